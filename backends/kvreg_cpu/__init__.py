@@ -1,0 +1,1 @@
+"""A plain torch implementation as a real backend: device `cpu`."""

@@ -1,0 +1,1 @@
+"""NVIDIA CUDA: devices, detection, variants, tuned configs and evidence."""

@@ -1,0 +1,1 @@
+"""AMD ROCm: devices, detection, variants, tuned configs and evidence."""

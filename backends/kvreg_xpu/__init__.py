@@ -1,0 +1,1 @@
+"""Intel XPU: devices, detection, variants, tuned configs and evidence."""

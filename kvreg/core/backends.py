@@ -1,0 +1,62 @@
+"""The Backend protocol: what a platform package (or a third party's plug-in) offers. Importing one loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from kvreg.core.devices import Device
+from kvreg.core.requests import Request
+from kvreg.core.variants import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """A card found on this machine."""
+
+    platform: str
+    name: str
+    """As the driver names it."""
+    arch: str | None = None
+    pci_id: str | None = None
+    compute_units: int | None = None
+    memory_bytes: int | None = None
+    driver: str | None = None
+    index: int = 0
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """One platform. Attributes and methods are cheap and import neither torch nor Triton."""
+
+    name: str
+    """cuda, rocm, xpu, cpu, or the plug-in's own word."""
+    platform: str
+    device_file: Path
+    """YAML with this platform's devices."""
+    tuned_dir: Path
+    """Holds <device>.yaml, written by the tuner only."""
+    evidence_dir: Path
+    """Holds <device>/... traces, written by `kvreg validate` only."""
+
+    def devices(self) -> Sequence[Device]:
+        """Return the devices of `device_file`, parsed."""
+        ...
+
+    def detect(self) -> Sequence[Detected]:
+        """Return the cards of this platform on this machine, without importing torch."""
+        ...
+
+    def variants(self) -> Sequence[Variant]:
+        """Return the kernel variants that the platform offers."""
+        ...
+
+    def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
+        """Return the legal launch parameters of a variant and their values."""
+        ...
+
+    def validate_options(self, options: Mapping[str, Any]) -> Sequence[str]:
+        """Return one line for each option name or value that the platform's compiler would drop or refuse."""
+        ...

@@ -1,0 +1,106 @@
+"""Where the bytes of a cache lie. Every kernel takes pointers and strides; only this module knows the arithmetic.
+
+`planar.1`, one page and KV head is one contiguous run (r bytes a row, P tokens a page):
+
+    0            P*r            2*P*r        2*P*r+4*P     run = 2*P*r + 8*P
+    | K rows     | V rows       | K scales   | V scales   |      (no scale planes where rows carry none)
+
+`inline.1`, the slots of vLLM 0.28 and later, C = 2*(r+4) bytes for each (slot, head), heads inside slots:
+
+    | K row (r) | K scale (4) | V row (r) | V scale (4) |
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kvreg.core.errors import UsageError
+from kvreg.core.modes import SCALE_BYTES, Mode
+
+_PATTERN = re.compile(r"(?P<family>[a-z]+)\.(?P<revision>[1-9][0-9]*)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LayoutId:
+    """A layout's name and revision; one id has one reading for ever."""
+
+    family: str
+    revision: int
+
+    @classmethod
+    def parse(cls, text: str) -> LayoutId:
+        """Read `planar.1`; raises UsageError for a text of another form."""
+        match = _PATTERN.fullmatch(text)
+        if match is None:
+            raise UsageError(f"layout {text!r}: required NAME.REVISION such as planar.1; known: {', '.join(known())}")
+        return cls(match["family"], int(match["revision"]))
+
+    def __str__(self) -> str:
+        return f"{self.family}.{self.revision}"
+
+
+PLANAR = LayoutId("planar", 1)
+INLINE = LayoutId("inline", 1)
+DEFAULT = PLANAR
+
+
+def known() -> tuple[str, ...]:
+    """Return the ids that this version can lay out, the default first."""
+    return (str(PLANAR), str(INLINE))
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """Byte strides of one plane (K rows, V rows, K scales or V scales); values of a row are adjacent."""
+
+    offset: int
+    """Bytes from the start of the cache's buffer to the first element."""
+    page: int
+    slot: int
+    head: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStrides:
+    """The four planes of a cache; scale planes are None where the mode has no row scales."""
+
+    k: Plane
+    v: Plane
+    k_scale: Plane | None
+    v_scale: Plane | None
+    page_bytes: int
+    """Bytes from one page to the next."""
+
+
+def strides(layout: LayoutId, mode: Mode, head_size: int, kv_heads: int, page: int) -> CacheStrides:
+    """Return the planes of a densely allocated cache.
+
+    `page` is the number of token slots of a page. Raises UsageError for a layout that is not known.
+    """
+    row = mode.row_bytes(head_size)
+    scale = SCALE_BYTES if mode.has_scales else 0
+    if layout == PLANAR:
+        run = 2 * page * (row + scale)
+        total = kv_heads * run
+
+        def rows(offset: int) -> Plane:
+            return Plane(offset, total, row, run)
+
+        def scales(offset: int) -> Plane | None:
+            return Plane(offset, total, SCALE_BYTES, run) if scale else None
+
+        return CacheStrides(
+            rows(0), rows(page * row), scales(2 * page * row), scales(2 * page * row + page * scale), total
+        )
+    if layout == INLINE:
+        content = 2 * (row + scale)
+        slot, total = kv_heads * content, page * kv_heads * content
+
+        def at(offset: int) -> Plane:
+            return Plane(offset, total, slot, content)
+
+        return CacheStrides(
+            at(0), at(row + scale), at(row) if scale else None, at(2 * row + scale) if scale else None, total
+        )
+    raise UsageError(f"layout {layout}: required one of {', '.join(known())}")

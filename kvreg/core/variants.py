@@ -1,0 +1,78 @@
+"""A kernel variant: one implementation of an op, with a version and everything it requires of a request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from kvreg.core.devices import Device
+from kvreg.core.errors import UsageError
+from kvreg.core.modes import Format, Mode
+from kvreg.core.requests import Accuracy, Op, Request
+
+_ID = re.compile(r"(?P<name>[a-z0-9][a-z0-9_.-]*)@(?P<version>[1-9][0-9]*)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VariantId:
+    """`name@version`; a version changes when results or constraints do."""
+
+    name: str
+    version: int
+
+    @classmethod
+    def parse(cls, text: str) -> VariantId:
+        """Read `triton-int4-decode@1`; raises UsageError for another form."""
+        match = _ID.fullmatch(text)
+        if match is None:
+            raise UsageError(f"variant {text!r}: required NAME@VERSION such as triton-int4-decode@1")
+        return cls(match["name"], int(match["version"]))
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What a variant requires; `kvreg.core.constraints.failed` turns each miss into a Reason."""
+
+    head_min: int = 32
+    head_max: int = 512
+    head_step: int = 8
+    dtypes: tuple[str, ...] = ("bf16", "fp16")
+    layouts: tuple[str, ...] = ("planar.1", "inline.1")
+    features: tuple[str, ...] = ("causal",)
+    page_min: int = 16
+    page_max: int = 544
+    page_step: int = 16
+    group_max: int = 128
+    archs: tuple[str, ...] = ()
+    """Archs that it is written for; empty means every arch of the platform."""
+    min_capability: tuple[int, int] | None = None
+    """CUDA only: least compute capability, e.g. (8, 0) where bf16 needs the matrix unit."""
+    needs_fp8: str | None = None
+    """fp8 type that Triton must know on the arch (e4m3fn, e4m3fnuz)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One kernel implementation of one op for one mode."""
+
+    id: VariantId
+    op: Op
+    mode: Mode
+    family: str
+    """What KVREG_BACKEND insists on: triton, torch, ..."""
+    accuracy: Accuracy
+    launcher: str
+    """`module:attribute`, imported on the first call; only then is torch loaded."""
+    kernels: tuple[str, ...]
+    """`module:function` roots that the kernel hash covers, with all that they call; the launcher is one of them."""
+    format: Callable[[Device, int], Format]
+    """(device, head_size) -> the stored format, without the layout (layout_id is filled in by select)."""
+    default_config: Callable[[Device, Request], Mapping[str, int]]
+    """Launch parameters where nothing was tuned."""
+    constraints: Constraints = field(default_factory=Constraints)
+    matrix_instruction: bool = True
+    """Whether the kernel is written for a matrix unit; write and reduce kernels declare none."""

@@ -1,0 +1,1 @@
+"""The numerical check that validate, the tuner and the tests share."""

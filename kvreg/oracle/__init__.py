@@ -1,0 +1,1 @@
+"""The fp64 reference that every kernel is judged against; it shares no code with any kernel."""

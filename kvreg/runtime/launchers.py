@@ -1,0 +1,102 @@
+"""What the runtime hands to a variant's launcher: tensors and strides, already checked.
+
+A launcher is the object that `Variant.launcher` names. It may assume that shapes, dtypes and devices fit
+(`kvreg.runtime.checks` has seen to it), launches on the tensors' device and never waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from kvreg.core.modes import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class CacheView:
+    """One layer's cache as strided views; nothing is derived from the head size.
+
+    `k`, `v`: (pages, page, kv_heads, row) with row = head_size values (none, int8, fp8) or head_size // 2 bytes
+    (int4, uint8); the last axis has stride 1, the others are arbitrary. `k_scale`, `v_scale`: (pages, page,
+    kv_heads) float32, or None where the mode has no row scales.
+    """
+
+    mode: Mode
+    head_size: int
+    kv_heads: int
+    page: int
+    k: torch.Tensor
+    v: torch.Tensor
+    k_scale: torch.Tensor | None
+    v_scale: torch.Tensor | None
+    alignment: int
+    """Largest power of two (at most 16) that divides the address and every byte stride of K and V rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """How decode cuts each context; made once a step, shared by all layers."""
+
+    splits: int
+    """Programs for each (query token, KV head)."""
+    chunk: int
+    """Tokens of one split where fixed (batch invariant), 0 where each context is cut into `splits` equal parts."""
+    partial_out: torch.Tensor | None
+    """(rows, q_heads, splits, head_size) float32 workspace; None with one split."""
+    partial_lse: torch.Tensor | None
+    """(rows, q_heads, splits, 2) float32: running maximum (base 2) and sum; None with one split."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttendCall:
+    """One attention call over `tokens` query rows of `n_seqs` sequences."""
+
+    q: torch.Tensor
+    """(tokens, q_heads, head_size), model dtype; any strides with stride 1 on the last axis."""
+    cache: CacheView
+    page_table: torch.Tensor
+    """(n_seqs, max_pages) int32, rows contiguous."""
+    seq_lens: torch.Tensor
+    """(n_seqs,) int32: tokens in the cache, the query's own included."""
+    cu_q: torch.Tensor
+    """(n_seqs + 1,) int32: query tokens of sequence s are rows cu_q[s] to cu_q[s + 1]."""
+    out: torch.Tensor
+    """(tokens, q_heads, head_size), model dtype; every row is written, rows of no or an empty sequence with zeros."""
+    lse: torch.Tensor | None
+    """(tokens, q_heads) float32 natural log of the sum of exponentials; -inf for empty rows."""
+    scale: float
+    """Softmax scale, before any compensation for the rotation."""
+    split: SplitPlan
+
+
+class WriteLauncher(Protocol):
+    """Stores `slots.shape[0]` rows of k and v; slot < 0 is skipped, rows beyond the slots are left out."""
+
+    def __call__(
+        self, cache: CacheView, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor, config: Mapping[str, int]
+    ) -> None:
+        """`k`, `v`: (rows, kv_heads, head_size) by strides, last axis stride 1; `slots`: int32 or int64."""
+
+
+class AttendLauncher(Protocol):
+    """Decode or prefill. Both are right for every mix of query lengths; they differ in speed."""
+
+    def splits(
+        self,
+        rows: int,
+        kv_heads: int,
+        group: int,
+        max_context: int,
+        compute_units: int | None,
+        config: Mapping[str, int],
+    ) -> int:
+        """Return how many parts a context is cut into; 1 where the variant does not split."""
+
+    def chunk(self, config: Mapping[str, int]) -> int:
+        """Return the fixed split length that `batch_invariant=True` uses."""
+
+    def __call__(self, call: AttendCall, config: Mapping[str, int]) -> None:
+        """Launch the attention, and the reduction where the context is split."""

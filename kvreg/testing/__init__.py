@@ -1,0 +1,1 @@
+"""Inputs and batches for checking kernels: seeds, hard rows, ragged lengths, page tables."""

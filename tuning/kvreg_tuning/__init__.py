@@ -1,0 +1,1 @@
+"""The autotuning service: killable workers and timing, which validation uses too."""
