@@ -1,0 +1,125 @@
+"""Caches made of raw bytes, for any layout, with dirt before, between and behind what a kernel may touch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+import torch
+
+from kvreg.core.layouts import DEFAULT, LayoutId, Plane, strides
+from kvreg.core.modes import Mode
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+"""Model dtypes by the words of a request."""
+
+NAN_BYTE = 0xFF
+"""As fill: every stored float, every scale and every bf16, fp16 or fp32 row is nan, so what leaks shows."""
+MARK_BYTE = 0xA5
+"""As fill of a write check: a byte that nobody wrote still has it."""
+
+
+class ViewFields(TypedDict):
+    """The arguments of `kvreg.runtime.launchers.CacheView`."""
+
+    mode: Mode
+    head_size: int
+    kv_heads: int
+    page: int
+    k: torch.Tensor
+    v: torch.Tensor
+    k_scale: torch.Tensor | None
+    v_scale: torch.Tensor | None
+    alignment: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheBytes:
+    """A buffer and the views of it; has every attribute of `kvreg.runtime.launchers.CacheView`."""
+
+    mode: Mode
+    head_size: int
+    kv_heads: int
+    page: int
+    k: torch.Tensor
+    v: torch.Tensor
+    k_scale: torch.Tensor | None
+    v_scale: torch.Tensor | None
+    alignment: int
+    layout: LayoutId
+    storage: torch.Tensor
+    """(bytes,) uint8, the whole buffer."""
+
+    def fields(self) -> ViewFields:
+        """Return the arguments of a CacheView of this cache: `CacheView(**cache.fields())`."""
+        return {
+            "mode": self.mode,
+            "head_size": self.head_size,
+            "kv_heads": self.kv_heads,
+            "page": self.page,
+            "k": self.k,
+            "v": self.v,
+            "k_scale": self.k_scale,
+            "v_scale": self.v_scale,
+            "alignment": self.alignment,
+        }
+
+    def fill(self, byte: int) -> None:
+        """Set every byte of the buffer."""
+        self.storage.fill_(byte)
+
+
+def _alignment(steps: list[int]) -> int:
+    return next(a for a in (16, 8, 4, 2, 1) if all(step % a == 0 for step in steps))
+
+
+def allocate(
+    mode: Mode,
+    *,
+    pages: int,
+    page: int,
+    kv_heads: int,
+    head_size: int,
+    dtype: str = "bf16",
+    layout: LayoutId = DEFAULT,
+    device: torch.device | str = "cpu",
+    fill: int = NAN_BYTE,
+    lead: int = 0,
+    gap: int = 0,
+) -> CacheBytes:
+    """Return a cache whose every byte is `fill`.
+
+    `dtype` is the row type of mode `none`. `lead` bytes lie before the first page and `gap` bytes behind every page
+    (multiples of 4), as in a buffer that other layers share.
+    """
+    row_dtype = DTYPES[dtype] if mode is Mode.NONE else torch.uint8
+    # The layouts speak of 16-bit rows in `none`; fp32 rows are rows of twice as many 16-bit values.
+    widened = head_size * row_dtype.itemsize // 2 if mode is Mode.NONE else head_size
+    planes = strides(layout, mode, widened, kv_heads, page)
+    pitch = planes.page_bytes + gap
+    storage = torch.full((lead + pages * pitch,), fill, dtype=torch.uint8, device=device)
+
+    def view(plane: Plane, of: torch.dtype, width: int | None) -> torch.Tensor:
+        unit = of.itemsize
+        size, step = [pages, page, kv_heads], [pitch // unit, plane.slot // unit, plane.head // unit]
+        if width is not None:
+            size, step = [*size, width], [*step, 1]
+        usable = storage[: storage.numel() // unit * unit].view(of)
+        return usable.as_strided(size, step, (lead + plane.offset) // unit)
+
+    width = mode.row_bytes(widened) // row_dtype.itemsize
+    rows = (planes.k, planes.v)
+    steps = [storage.data_ptr() + lead, pitch, *(step for p in rows for step in (p.offset, p.slot, p.head))]
+    return CacheBytes(
+        mode=mode,
+        head_size=head_size,
+        kv_heads=kv_heads,
+        page=page,
+        k=view(planes.k, row_dtype, width),
+        v=view(planes.v, row_dtype, width),
+        k_scale=view(planes.k_scale, torch.float32, None) if planes.k_scale else None,
+        v_scale=view(planes.v_scale, torch.float32, None) if planes.v_scale else None,
+        alignment=_alignment(steps),
+        layout=layout,
+        storage=storage,
+    )
