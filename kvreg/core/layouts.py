@@ -73,12 +73,15 @@ class CacheStrides:
     """Bytes from one page to the next."""
 
 
-def strides(layout: LayoutId, mode: Mode, head_size: int, kv_heads: int, page: int) -> CacheStrides:
+def strides(
+    layout: LayoutId, mode: Mode, head_size: int, kv_heads: int, page: int, dtype: str = "bf16"
+) -> CacheStrides:
     """Return the planes of a densely allocated cache.
 
-    `page` is the number of token slots of a page. Raises UsageError for a layout that is not known.
+    `page` is the number of token slots of a page, `dtype` the model's (it matters for `none` in float32 only).
+    Raises UsageError for a layout that is not known.
     """
-    row = mode.row_bytes(head_size)
+    row = mode.row_bytes(head_size, dtype)
     scale = SCALE_BYTES if mode.has_scales else 0
     if layout == PLANAR:
         run = 2 * page * (row + scale)

@@ -45,17 +45,21 @@ class Mode(StrEnum):
         """Whether values are stored in an 8-bit floating-point format."""
         return self.value.startswith("fp8_")
 
-    def row_bytes(self, head_size: int) -> int:
-        """Bytes of one row's values (one token, one KV head, K or V), without its scale."""
-        return head_size * self.bits // 8
+    def row_bytes(self, head_size: int, dtype: str = "bf16") -> int:
+        """Bytes of one row's values (one token, one KV head, K or V), without its scale.
 
-    def bytes_per_token_head(self, head_size: int) -> int:
+        `none` stores the model's `dtype`, so that a float32 model (cpu, interpreter) takes twice the bytes there.
+        """
+        bits = 32 if self is Mode.NONE and dtype == "fp32" else self.bits
+        return head_size * bits // 8
+
+    def bytes_per_token_head(self, head_size: int, dtype: str = "bf16") -> int:
         """Bytes that one token of one KV head takes, K and V and their scales together."""
-        return 2 * (self.row_bytes(head_size) + (SCALE_BYTES if self.has_scales else 0))
+        return 2 * (self.row_bytes(head_size, dtype) + (SCALE_BYTES if self.has_scales else 0))
 
-    def compression(self, head_size: int) -> float:
+    def compression(self, head_size: int, dtype: str = "bf16") -> float:
         """How many times smaller than bf16 the cache is."""
-        return Mode.NONE.bytes_per_token_head(head_size) / self.bytes_per_token_head(head_size)
+        return Mode.NONE.bytes_per_token_head(head_size) / self.bytes_per_token_head(head_size, dtype)
 
 
 def rotation_block(head_size: int) -> int:

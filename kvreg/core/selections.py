@@ -38,6 +38,8 @@ class Chosen:
     evidence: Evidence
     file: str | None = None
     """The tuned file that the config came from."""
+    default_config: Mapping[str, int] | None = None
+    """The variant's own config, which `batch_invariant=True` uses; None where `config` is that already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,15 @@ A launcher is the object that `Variant.launcher` names. It may assume that shape
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
 import torch
 
+from kvreg.core.errors import DeviceUnavailable, UsageError, wrong
 from kvreg.core.modes import Mode
 
 
@@ -64,9 +67,10 @@ class AttendCall:
     cu_q: torch.Tensor
     """(n_seqs + 1,) int32: query tokens of sequence s are rows cu_q[s] to cu_q[s + 1]."""
     out: torch.Tensor
-    """(tokens, q_heads, head_size), model dtype; every row is written, rows of no or an empty sequence with zeros."""
+    """(tokens, q_heads, head_size), model dtype, any strides with stride 1 on the last axis; every row is written,
+    rows of no or an empty sequence with zeros."""
     lse: torch.Tensor | None
-    """(tokens, q_heads) float32 natural log of the sum of exponentials; -inf for empty rows."""
+    """(tokens, q_heads) float32, contiguous: natural log of the sum of exponentials; -inf for empty rows."""
     scale: float
     """Softmax scale, before any compensation for the rotation."""
     split: SplitPlan
@@ -96,7 +100,43 @@ class AttendLauncher(Protocol):
         """Return how many parts a context is cut into; 1 where the variant does not split."""
 
     def chunk(self, config: Mapping[str, int]) -> int:
-        """Return the fixed split length that `batch_invariant=True` uses."""
+        """Return the fixed split length that `batch_invariant=True` uses; 0 where the variant does not split."""
 
     def __call__(self, call: AttendCall, config: Mapping[str, int]) -> None:
         """Launch the attention, and the reduction where the context is split."""
+
+
+@cache
+def load(path: str) -> Any:
+    """Return the launcher that `module:attribute` names, imported on the first call.
+
+    Raises UsageError for another form or a missing attribute, DeviceUnavailable when the module cannot be imported
+    (torch or Triton is not installed).
+    """
+    module, colon, attribute = path.partition(":")
+    if not (module and colon and attribute):
+        raise UsageError(
+            wrong("launcher", required="module:attribute", found=repr(path), remedy="mend the variant that names it")
+        )
+    try:
+        loaded = importlib.import_module(module)
+    except ImportError as error:
+        raise DeviceUnavailable(
+            wrong(
+                f"launcher {path}",
+                required=f"{module} to be importable",
+                found=str(error),
+                remedy="install the kernels' packages: pip install 'kvreg[kernels]'",
+            )
+        ) from error
+    try:
+        return getattr(loaded, attribute)
+    except AttributeError:
+        raise UsageError(
+            wrong(
+                f"launcher {path}",
+                required=f"an attribute {attribute} of {module}",
+                found="none",
+                remedy="mend the variant that names it, or reinstall the backend",
+            )
+        ) from None

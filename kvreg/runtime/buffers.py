@@ -1,0 +1,174 @@
+"""A caller's memory as a cache: its raw bytes, how many pages fit, and whether every plane lies inside and apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from kvreg.core.errors import WrongCache, WrongShape, wrong
+from kvreg.core.layouts import CacheStrides, Plane
+from kvreg.core.modes import SCALE_BYTES
+from kvreg.runtime.geometry import Geometry, Kind
+
+
+def raw(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes from the first to the last element of `tensor` as a flat uint8 tensor on the same storage.
+
+    Bytes that a strided tensor steps over belong to it; bytes before its storage offset and after its last element
+    do not.
+    """
+    if tensor.numel() == 0:
+        raise WrongShape(
+            wrong("buffer", required="at least one page", found=f"shape {tuple(tensor.shape)}", remedy="pass memory")
+        )
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    item = tensor.element_size()
+    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return flat.set_(tensor.untyped_storage(), tensor.storage_offset() * item, ((last + 1) * item,), (1,))
+
+
+def read_strides(kind: Kind, tensor: torch.Tensor, dense: CacheStrides) -> tuple[CacheStrides, int]:
+    """Return where the planes of `tensor` lie when the caller gave no strides, and the pages that it holds.
+
+    A two-dimensional tensor has one page a row, whatever the distance of its rows; any other must be contiguous and
+    holds pages one behind the other. Raises WrongCache for a tensor that neither describes.
+    """
+    item = tensor.element_size()
+    if tensor.dim() == 2 and (tensor.shape[1] == 1 or tensor.stride(1) == 1):
+        if tensor.shape[1] * item < dense.page_bytes:
+            raise WrongShape(
+                wrong(
+                    "buffer",
+                    required=f"rows of at least {dense.page_bytes} bytes, one page of {kind.layout}",
+                    found=f"{tensor.shape[1] * item} bytes",
+                    remedy="pass a flat tensor, or rows that hold a page",
+                )
+            )
+        pitch = tensor.stride(0) * item if tensor.shape[0] > 1 else dense.page_bytes
+        return spread(dense, pitch), int(tensor.shape[0])
+    if not tensor.is_contiguous():
+        raise WrongCache(
+            wrong(
+                "buffer",
+                required="a contiguous tensor, or one page a row",
+                found=f"shape {tuple(tensor.shape)} with strides {tensor.stride()}",
+                remedy="say where the planes lie: KVCache.from_buffer(selection, tensor, strides=CacheStrides(...))",
+            )
+        )
+    return dense, tensor.numel() * item // dense.page_bytes
+
+
+def spread(strides: CacheStrides, page_bytes: int) -> CacheStrides:
+    """Return `strides` with pages `page_bytes` apart."""
+
+    def moved(plane: Plane | None) -> Plane | None:
+        return None if plane is None else replace(plane, page=page_bytes)
+
+    return CacheStrides(
+        replace(strides.k, page=page_bytes),
+        replace(strides.v, page=page_bytes),
+        moved(strides.k_scale),
+        moved(strides.v_scale),
+        page_bytes,
+    )
+
+
+def pages_that_fit(kind: Kind, strides: CacheStrides, size: int) -> int:
+    """Return how many pages lie wholly within `size` bytes; 0 when not even the first does."""
+    fitting = []
+    for _, plane, width in Geometry(kind, 1, strides).planes():
+        room = size - _end(plane, width, 1, kind)
+        fitting.append(0 if room < 0 else 1 + (room // plane.page if plane.page > 0 else 0))
+    return min(fitting)
+
+
+def check(geometry: Geometry, buffer: torch.Tensor) -> None:
+    """Raise WrongCache unless each plane has the strides its mode needs, is aligned, inside `buffer` and apart."""
+    kind, strides, size = geometry.kind, geometry.strides, buffer.numel()
+    for name, plane in (("K scales", strides.k_scale), ("V scales", strides.v_scale)):
+        if (plane is not None) != kind.mode.has_scales:
+            raise WrongCache(
+                wrong(
+                    f"strides, {name}",
+                    required="a plane" if kind.mode.has_scales else "None",
+                    found="None" if plane is None else "a plane",
+                    remedy=f"{kind.mode} {'has' if kind.mode.has_scales else 'has no'} scales of its own for each row",
+                )
+            )
+    item = kind.stored_dtype.itemsize
+    for name, plane, width in geometry.planes():
+        negative = [step for step in (plane.offset, plane.page, plane.slot, plane.head) if step < 0]
+        if negative:
+            raise WrongCache(
+                wrong(f"strides, {name}", required="no negative byte", found=negative[0], remedy="start at the lowest")
+            )
+        step = SCALE_BYTES if "scales" in name else item
+        places = (buffer.data_ptr() + plane.offset, buffer.storage_offset() + plane.offset)
+        odd = [byte for byte in (*places, plane.page, plane.slot, plane.head) if byte % step]
+        if odd:
+            raise WrongCache(
+                wrong(
+                    f"strides, {name}",
+                    required=f"address and strides that are multiples of {step} bytes",
+                    found=f"{odd[0]}",
+                    remedy="move the plane or the buffer's first byte",
+                )
+            )
+        end = _end(plane, width, geometry.pages, kind)
+        if end > size:
+            raise WrongCache(
+                wrong(
+                    f"strides, {name}",
+                    required=f"{end} bytes for {geometry.pages} pages",
+                    found=f"a buffer of {size}",
+                    remedy="ask for fewer pages, or pass more memory",
+                )
+            )
+    _check_apart(geometry)
+
+
+def _end(plane: Plane, width: int, pages: int, kind: Kind) -> int:
+    """Return the first byte after the plane's last element."""
+    return (
+        plane.offset
+        + (pages - 1) * plane.page
+        + (kind.page - 1) * plane.slot
+        + (kind.kv_heads - 1) * plane.head
+        + width
+    )
+
+
+def _check_apart(geometry: Geometry) -> None:
+    """Raise WrongCache when two elements share a byte, judged by every element of the first and last two pages.
+
+    Planes that run into each other do so at a page's border or at the far end, whatever the number of pages.
+    """
+    kind, pages = geometry.kind, geometry.pages
+    page = torch.tensor(sorted({p for p in (0, 1, pages - 2, pages - 1) if 0 <= p < pages}))
+    slot, head = torch.arange(kind.page), torch.arange(kind.kv_heads)
+    starts, widths, owners = [], [], []
+    names = []
+    for owner, (name, plane, width) in enumerate(geometry.planes()):
+        at = plane.offset + (
+            page[:, None, None] * plane.page + slot[None, :, None] * plane.slot + head[None, None, :] * plane.head
+        )
+        starts.append(at.flatten())
+        widths.append(torch.full((at.numel(),), width))
+        owners.append(torch.full((at.numel(),), owner))
+        names.append(name)
+    start, order = torch.sort(torch.cat(starts))
+    end = start + torch.cat(widths)[order]
+    clashes = (start[1:] < end[:-1]).nonzero()
+    if clashes.numel():
+        first = int(clashes[0])
+        owner_at = torch.cat(owners)[order]
+        one, other = names[int(owner_at[first])], names[int(owner_at[first + 1])]
+        raise WrongCache(
+            wrong(
+                "strides",
+                required="every row and scale in bytes of its own",
+                found=f"{one} and {other} sharing byte {int(start[first + 1])}",
+                remedy="mend the offsets or strides of the two",
+            )
+        )

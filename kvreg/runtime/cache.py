@@ -1,0 +1,222 @@
+"""KVCache: one layer's memory, made for one selection."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from kvreg.core import layouts
+from kvreg.core.errors import CallError, DeviceUnavailable, WrongDevice, WrongDtype, WrongShape, wrong
+from kvreg.core.layouts import CacheStrides, LayoutId
+from kvreg.core.modes import Mode
+from kvreg.core.selections import Selection
+from kvreg.runtime import buffers
+from kvreg.runtime.geometry import Geometry, Kind, kind_of
+from kvreg.runtime.launchers import CacheView
+
+_TORCH_TYPES = {"cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "cpu": "cpu"}
+"""torch's device type for each platform; a plug-in's platform goes by its own name."""
+
+
+class KVCache:
+    """One layer's K and V in the mode, layout and dtype of a selection; make it with `allocate` or `from_buffer`."""
+
+    __slots__ = ("buffer", "device", "geometry", "kind", "selection", "spec", "view")
+
+    buffer: torch.Tensor
+    """(bytes,) uint8: the raw memory, its first element the cache's first byte."""
+    device: torch.device
+    geometry: Geometry
+    kind: Kind
+    selection: Selection
+    spec: str
+    """The geometry as text, which the custom operators take."""
+    view: CacheView
+    """Strided views over `buffer`."""
+
+    def __init__(self, selection: Selection, geometry: Geometry, buffer: torch.Tensor) -> None:
+        self.selection = selection
+        self.geometry = geometry
+        self.kind = geometry.kind
+        self.buffer = buffer
+        self.device = buffer.device
+        self.view = geometry.view(buffer)
+        self.spec = str(geometry)
+
+    @classmethod
+    def allocate(cls, selection: Selection, pages: int, *, device: Any = None) -> KVCache:
+        """Return a cache of `pages` pages in new memory, zeroed once here and never by a later call.
+
+        `device` is a torch device or its name; None takes the selection's platform. Raises Refused for a refused
+        selection, WrongDevice for a device of another platform or arch, DeviceUnavailable when torch sees none.
+        """
+        kind = kind_of(selection)
+        _check_pages(pages)
+        place = _place(kind, selection.resolution.device.arch, device)
+        strides = _dense(kind)
+        # A tensor made under inference mode could not be written outside of it.
+        with torch.inference_mode(False):
+            buffer = torch.zeros(pages * strides.page_bytes, dtype=torch.uint8, device=place)
+        return cls(selection, Geometry(kind, pages, strides), buffer)
+
+    @classmethod
+    def from_buffer(
+        cls,
+        selection: Selection,
+        tensor: torch.Tensor,
+        strides: CacheStrides | None = None,
+        *,
+        pages: int | None = None,
+    ) -> KVCache:
+        """Return a cache over the memory of `tensor`, which is neither copied nor cleared.
+
+        Byte offsets count from the tensor's first element; its dtype is not looked at. Without `strides` a
+        two-dimensional tensor has one page a row (rows may be longer than a page and apart from each other), any other
+        must be contiguous and holds dense pages of the selection's layout. With `strides` any tensor will do; a plane
+        may lie anywhere between its first and last element. `pages` defaults to all that fit.
+
+        Raises WrongCache when a plane leaves the tensor, is not aligned (scales to 4 bytes, rows to their values) or
+        shares bytes with another, WrongShape when no page fits, WrongDevice for memory of another platform or arch.
+        """
+        kind = kind_of(selection)
+        if not isinstance(tensor, torch.Tensor):
+            raise WrongDtype(
+                wrong(
+                    "buffer", required="a torch.Tensor", found=type(tensor).__name__, remedy="wrap the memory in one"
+                )
+            )
+        _check_device(kind, selection.resolution.device.arch, tensor.device)
+        with torch.inference_mode(False):
+            buffer = buffers.raw(tensor)
+        if strides is None:
+            strides, fitting = buffers.read_strides(kind, tensor, _dense(kind))
+        else:
+            fitting = buffers.pages_that_fit(kind, strides, buffer.numel())
+        if pages is None:
+            if fitting < 1:
+                raise WrongShape(
+                    wrong(
+                        "buffer",
+                        required=f"at least one page of {strides.page_bytes} bytes",
+                        found=f"{buffer.numel()} bytes",
+                        remedy="pass more memory",
+                    )
+                )
+            pages = fitting
+        _check_pages(pages)
+        geometry = Geometry(kind, pages, strides)
+        buffers.check(geometry, buffer)
+        return cls(selection, geometry, buffer)
+
+    @property
+    def mode(self) -> Mode:
+        """The quantization mode."""
+        return self.kind.mode
+
+    @property
+    def layout(self) -> LayoutId:
+        """The layout id of the selection; foreign strides keep its bytes but not its places."""
+        return LayoutId.parse(self.kind.layout)
+
+    @property
+    def pages(self) -> int:
+        """Number of pages."""
+        return self.geometry.pages
+
+    @property
+    def slots(self) -> int:
+        """Number of token slots: pages times the page size."""
+        return self.geometry.pages * self.kind.page
+
+    @property
+    def dtype(self) -> Any:
+        """torch dtype of q, k, v and the output."""
+        return self.kind.torch_dtype
+
+    def __repr__(self) -> str:
+        kind = self.kind
+        return (
+            f"KVCache({kind.mode}, {kind.layout}, head size {kind.head_size}, {kind.kv_heads} KV heads, "
+            f"{self.pages} pages of {kind.page}, {kind.dtype}, {self.device})"
+        )
+
+
+def _dense(kind: Kind) -> CacheStrides:
+    return layouts.strides(
+        LayoutId.parse(kind.layout), kind.mode, kind.head_size, kind.kv_heads, kind.page, kind.dtype
+    )
+
+
+def _check_pages(pages: object) -> None:
+    if not isinstance(pages, int) or isinstance(pages, bool):
+        raise CallError(
+            wrong("pages", required="an int", found=type(pages).__name__, remedy="pass the number of pages")
+        )
+    if pages < 1:
+        raise WrongShape(wrong("pages", required="at least 1", found=pages, remedy="pass the number of pages"))
+
+
+def _interpreted() -> bool:
+    """Whether Triton's interpreter stands in for the card; it takes tensors on the cpu."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _place(kind: Kind, arch: str, device: Any) -> torch.device:
+    """Return the torch device to allocate on; raises WrongDevice or DeviceUnavailable."""
+    wanted = _TORCH_TYPES.get(kind.platform, kind.platform)
+    if device is None:
+        device = "cpu" if _interpreted() else wanted
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise WrongDevice(
+            wrong("device", required="a torch device", found=repr(device), remedy=f"pass one such as {wanted!r}")
+        ) from error
+    module = getattr(torch, place.type, None)
+    if place.type != "cpu" and place.type == wanted and not (module and module.is_available()):
+        raise DeviceUnavailable(
+            wrong(
+                f"device {place}",
+                required=f"a {kind.platform} card for {kind.device}",
+                found="none that torch sees",
+                remedy="run kvreg doctor, or select for device 'cpu'",
+            )
+        )
+    _check_device(kind, arch, place)
+    return place
+
+
+def _check_device(kind: Kind, arch: str, place: torch.device) -> None:
+    """Raise WrongDevice unless `place` is of the platform and arch that was selected for."""
+    wanted = _TORCH_TYPES.get(kind.platform, kind.platform)
+    if place.type != wanted and not (place.type == "cpu" and _interpreted()):
+        raise WrongDevice(
+            wrong(
+                "cache",
+                required=f"memory on {wanted}, as selected for {kind.device}",
+                found=str(place),
+                remedy="pass such memory, or select for the device that it lies on",
+            )
+        )
+    found = _arch(kind.platform, place)
+    if found is not None and found != arch.partition(":")[0].rstrip("af" if kind.platform == "cuda" else ""):
+        raise WrongDevice(
+            wrong(
+                "cache",
+                required=f"a card of {arch}, as selected for {kind.device}",
+                found=f"{found} ({torch.cuda.get_device_name(place)})",
+                remedy="select for the card at hand: kvreg doctor names it",
+            )
+        )
+
+
+def _arch(platform: str, place: torch.device) -> str | None:
+    """Return the arch of a CUDA or ROCm card, None where torch does not tell."""
+    if place.type != "cuda":
+        return None
+    properties = torch.cuda.get_device_properties(place)
+    if platform == "rocm":
+        return str(properties.gcnArchName).partition(":")[0]
+    return f"sm_{properties.major}{properties.minor}"

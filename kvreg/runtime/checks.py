@@ -1,0 +1,271 @@
+"""Every rule that a call's arguments must keep, looked at before any launch.
+
+Shapes, dtypes, devices and strides are checked on every device and wait for none. Values (slots, page numbers,
+lengths) lie in device memory; kvreg.runtime.values checks those where the host can see them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kvreg.core.errors import CallError, WrongCache, WrongDevice, WrongDtype, WrongShape, wrong
+from kvreg.runtime.cache import KVCache
+from kvreg.runtime.geometry import Kind
+
+_INDEX_DTYPES = (torch.int32, torch.int64)
+
+
+def is_cache(cache: object) -> None:
+    """Raise WrongCache unless `cache` is a KVCache."""
+    if not isinstance(cache, KVCache):
+        raise WrongCache(
+            wrong(
+                "cache",
+                required="a KVCache",
+                found=type(cache).__name__,
+                remedy="make one with KVCache.allocate or KVCache.from_buffer",
+            )
+        )
+
+
+def tensor(name: str, value: Any, device: Any) -> None:
+    """Raise WrongDtype unless `value` is a tensor, WrongDevice unless it lies on `device`."""
+    if not isinstance(value, torch.Tensor):
+        raise WrongDtype(
+            wrong(
+                name,
+                required="a torch.Tensor",
+                found=type(value).__name__,
+                remedy="pass a tensor on the cache's device",
+            )
+        )
+    if value.device != device:
+        raise WrongDevice(
+            wrong(
+                name,
+                required=f"a tensor on {device}, where the cache lies",
+                found=f"one on {value.device}",
+                remedy=f"move it: {name}.to({str(device)!r})",
+            )
+        )
+
+
+def rows(name: str, value: Any, heads: int, cache: KVCache) -> None:
+    """Raise unless `value` is (rows, heads, head_size) in the model's dtype with adjacent channels."""
+    tensor(name, value, cache.device)
+    kind = cache.kind
+    if value.dim() != 3 or value.shape[1] != heads or value.shape[2] != kind.head_size:
+        raise WrongShape(
+            wrong(
+                name,
+                required=f"shape (rows, {heads}, {kind.head_size})",
+                found=tuple(value.shape),
+                remedy="reshape it, or select for these head counts and this head size",
+            )
+        )
+    if value.dtype != kind.torch_dtype:
+        raise WrongDtype(
+            wrong(
+                name,
+                required=f"{kind.torch_dtype}, as selected",
+                found=value.dtype,
+                remedy=f"convert it with {name}.to({kind.torch_dtype}), or select for the dtype that you have",
+            )
+        )
+    if value.stride(2) != 1 and value.numel():
+        raise WrongShape(
+            wrong(
+                name,
+                required="stride 1 on the last axis",
+                found=f"stride {value.stride(2)}",
+                remedy=f"pass {name}.contiguous()",
+            )
+        )
+
+
+def indexes(name: str, value: Any, device: Any, dtypes: Sequence[Any] = _INDEX_DTYPES) -> None:
+    """Raise unless `value` is a one-dimensional tensor of adjacent whole numbers."""
+    tensor(name, value, device)
+    if value.dtype not in dtypes:
+        raise WrongDtype(
+            wrong(
+                name,
+                required=" or ".join(str(dtype) for dtype in dtypes),
+                found=value.dtype,
+                remedy=f"convert it with {name}.to({dtypes[0]})",
+            )
+        )
+    if value.dim() != 1:
+        raise WrongShape(
+            wrong(name, required="one dimension", found=f"shape {tuple(value.shape)}", remedy="flatten it")
+        )
+    if value.shape[0] > 1 and value.stride(0) != 1:
+        raise WrongShape(
+            wrong(name, required="stride 1", found=f"stride {value.stride(0)}", remedy=f"pass {name}.contiguous()")
+        )
+
+
+def write_call(cache: Any, k: Any, v: Any, slots: Any) -> None:
+    """Raise unless `write(cache, k, v, slots)` may be launched."""
+    is_cache(cache)
+    rows("k", k, cache.kind.kv_heads, cache)
+    rows("v", v, cache.kind.kv_heads, cache)
+    if v.shape[0] != k.shape[0]:
+        raise WrongShape(
+            wrong(
+                "v",
+                required=f"{k.shape[0]} rows, as k has",
+                found=v.shape[0],
+                remedy="pass K and V of the same tokens",
+            )
+        )
+    indexes("slots", slots, cache.device)
+    if slots.shape[0] > k.shape[0]:
+        raise WrongShape(
+            wrong(
+                "slots",
+                required=f"at most {k.shape[0]} entries, one for each row of k",
+                found=slots.shape[0],
+                remedy="cut slots, or pass the missing rows",
+            )
+        )
+
+
+def batch(cu_q: Any, seq_lens: Any, device: Any) -> int:
+    """Return the number of sequences; raise unless `cu_q` and `seq_lens` describe one batch."""
+    indexes("seq_lens", seq_lens, device, (torch.int32,))
+    indexes("cu_q", cu_q, device, (torch.int32,))
+    if cu_q.shape[0] != seq_lens.shape[0] + 1:
+        raise WrongShape(
+            wrong(
+                "cu_q",
+                required=f"{seq_lens.shape[0] + 1} entries, one more than seq_lens has",
+                found=cu_q.shape[0],
+                remedy="pass the cumulated query lengths, a zero first",
+            )
+        )
+    return int(seq_lens.shape[0])
+
+
+def plan_call(cache: Any, cu_q: Any, seq_lens: Any, max_context: Any) -> int:
+    """Return the number of sequences; raise unless a plan can be made."""
+    is_cache(cache)
+    n_seqs = batch(cu_q, seq_lens, cache.device)
+    if not isinstance(max_context, int) or isinstance(max_context, bool):
+        raise CallError(
+            wrong(
+                "max_context",
+                required="an int on the host",
+                found=type(max_context).__name__,
+                remedy="pass the most tokens that a sequence may have; a tensor would make the host wait",
+            )
+        )
+    if max_context < 1:
+        raise WrongShape(
+            wrong("max_context", required="at least 1 token", found=max_context, remedy="pass the longest context")
+        )
+    return n_seqs
+
+
+def attend_call(
+    q: Any, cache: Any, page_table: Any, seq_lens: Any, cu_q: Any, plan: Any, out: Any, scale: Any
+) -> None:
+    """Raise unless the attention may be launched; features have their own check."""
+    is_cache(cache)
+    kind, device = cache.kind, cache.device
+    rows("q", q, kind.q_heads, cache)
+    n_seqs = batch(cu_q, seq_lens, device)
+    _plan_fits(plan, kind, n_seqs)
+    tensor("page_table", page_table, device)
+    if page_table.dtype != torch.int32:
+        raise WrongDtype(
+            wrong(
+                "page_table",
+                required=torch.int32,
+                found=page_table.dtype,
+                remedy="convert it with page_table.to(torch.int32)",
+            )
+        )
+    if page_table.dim() != 2 or page_table.shape[0] != n_seqs:
+        raise WrongShape(
+            wrong(
+                "page_table",
+                required=f"shape ({n_seqs}, pages), one row for each sequence",
+                found=tuple(page_table.shape),
+                remedy="pass one row of page numbers for each entry of seq_lens",
+            )
+        )
+    if page_table.shape[1] > 1 and page_table.stride(1) != 1:
+        raise WrongShape(
+            wrong(
+                "page_table",
+                required="stride 1 on the last axis",
+                found=f"stride {page_table.stride(1)}",
+                remedy="pass page_table.contiguous()",
+            )
+        )
+    if page_table.shape[1] * kind.page < plan.max_context:
+        raise WrongShape(
+            wrong(
+                "page_table",
+                required=f"{-(-plan.max_context // kind.page)} pages a row for the plan's max_context of "
+                f"{plan.max_context} tokens",
+                found=page_table.shape[1],
+                remedy="widen the table, or plan for a smaller max_context",
+            )
+        )
+    if out is not None:
+        rows("out", out, kind.q_heads, cache)
+        if out.shape[0] != q.shape[0]:
+            raise WrongShape(
+                wrong(
+                    "out", required=f"{q.shape[0]} rows, as q has", found=out.shape[0], remedy="pass out shaped like q"
+                )
+            )
+    if scale is not None and (
+        not isinstance(scale, (int, float)) or isinstance(scale, bool) or not math.isfinite(scale)
+    ):
+        raise CallError(
+            wrong(
+                "scale",
+                required="a finite number on the host",
+                found=repr(scale) if isinstance(scale, (int, float)) else type(scale).__name__,
+                remedy="pass a float, or leave it out for head_size ** -0.5",
+            )
+        )
+
+
+def _plan_fits(plan: Any, kind: Kind, n_seqs: int) -> None:
+    made_for = getattr(plan, "kind", None)
+    if not isinstance(made_for, Kind):
+        raise CallError(
+            wrong("plan", required="a Plan", found=type(plan).__name__, remedy="make one a step with kvreg.plan")
+        )
+    if made_for is not kind and made_for != kind:
+        differs = [name for name in Kind.__slots__ if getattr(made_for, name) != getattr(kind, name)]
+        name = differs[0]
+        raise WrongCache(
+            wrong(
+                "plan",
+                required=f"one for a cache with {name} {_short(getattr(kind, name))}",
+                found=f"one for {_short(getattr(made_for, name))}",
+                remedy="make a plan for each kind of cache",
+            )
+        )
+    if plan.n_seqs != n_seqs:
+        raise WrongShape(
+            wrong(
+                "plan",
+                required=f"one for {n_seqs} sequences",
+                found=f"one for {plan.n_seqs}",
+                remedy="make a plan for this batch, or pad the batch",
+            )
+        )
+
+
+def _short(value: Any) -> str:
+    return str(getattr(value, "variant", value))

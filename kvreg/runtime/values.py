@@ -1,0 +1,101 @@
+"""Rules for the values of slots, page numbers and lengths, checked where the host can see them.
+
+On a card these values lie in device memory and looking at them would make the host wait, so they are the caller's duty
+there; on the cpu, the interpreter's tensors included, each call checks them before it stores or reads anything.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+
+from kvreg.core.errors import CallError, wrong
+
+
+def check_slots(slots: torch.Tensor, limit: int) -> None:
+    """Raise CallError for a slot of the cache that does not exist or is named twice."""
+    used = slots[slots >= 0]
+    if not used.numel():
+        return
+    highest = int(used.max())
+    if highest >= limit:
+        raise CallError(
+            wrong(
+                "slots", required=f"slots below {limit}", found=highest, remedy="pass -1 for rows that are not stored"
+            )
+        )
+    ordered = used.sort().values
+    twice = (ordered[1:] == ordered[:-1]).nonzero()
+    if twice.numel():
+        raise CallError(
+            wrong(
+                "slots",
+                required="each slot once",
+                found=f"slot {int(ordered[int(twice[0])])} twice",
+                remedy="pass -1 for all but one of the rows",
+            )
+        )
+
+
+def check_batch(
+    page_table: torch.Tensor, seq_lens: torch.Tensor, cu_q: torch.Tensor, tokens: int, pages: int, page: int, most: int
+) -> None:
+    """Raise CallError for lengths, query offsets or page numbers that lead outside.
+
+    `tokens` query rows, `pages` of `page` slots in the cache, at most `most` tokens a sequence by the plan. Entries of
+    the page table beyond a sequence's last page are not looked at.
+    """
+    lengths, offsets = seq_lens.tolist(), cu_q.tolist()
+    for index, length in enumerate(lengths):
+        if not 0 <= length <= most:
+            raise CallError(
+                wrong(
+                    f"seq_lens[{index}]",
+                    required=f"0 to {most} tokens, the plan's max_context",
+                    found=length,
+                    remedy="plan for a larger max_context",
+                )
+            )
+    if offsets[0] < 0 or offsets[-1] > tokens or any(b < a for a, b in pairwise(offsets)):
+        raise CallError(
+            wrong(
+                "cu_q",
+                required=f"offsets that never fall, from 0 to {tokens} rows of q",
+                found=offsets if len(offsets) <= 8 else [*offsets[:4], "...", *offsets[-4:]],
+                remedy="pass the cumulated query lengths, a zero first",
+            )
+        )
+    for index, length in enumerate(lengths):
+        named = page_table[index, : -(-length // page)]
+        if named.numel():
+            low, high = int(named.min()), int(named.max())
+            if low < 0 or high >= pages:
+                raise CallError(
+                    wrong(
+                        f"page_table[{index}]",
+                        required=f"page numbers from 0 to {pages - 1}",
+                        found=low if low < 0 else high,
+                        remedy="pass the pages that hold the sequence",
+                    )
+                )
+
+
+def check_pages(name: str, value: torch.Tensor, pages: int, *, distinct: bool) -> None:
+    """Raise CallError for a page that does not exist or, if `distinct`, is named twice."""
+    if not value.numel():
+        return
+    low, high = int(value.min()), int(value.max())
+    if low < 0 or high >= pages:
+        raise CallError(
+            wrong(
+                name,
+                required=f"page numbers from 0 to {pages - 1}",
+                found=low if low < 0 else high,
+                remedy="pass pages of this cache",
+            )
+        )
+    if distinct and value.unique().numel() != value.numel():
+        raise CallError(
+            wrong(name, required="each page once", found="one twice", remedy="name each page that is written once")
+        )
