@@ -27,15 +27,14 @@ def _stored(mode: Mode) -> Callable[[Device, int], Format]:
     return describe
 
 
+def _module(mode: Mode, op: Op) -> str:
+    return f"kvreg_triton.{'write' if op is Op.WRITE else 'attend'}_{_SHORT[mode]}"
+
+
 def _kernels(mode: Mode, op: Op) -> tuple[str, ...]:
-    """Launcher and kernel roots; the hash follows what they call."""
-    module = f"kvreg_triton.{'write' if op is Op.WRITE else 'attend'}_{_SHORT[mode]}"
-    roots = {
-        Op.WRITE: ("write",),
-        Op.DECODE: ("Decode", "decode", "reduce"),
-        Op.PREFILL: ("Prefill", "prefill"),
-    }[op]
-    return tuple(f"{module}:{root}" for root in roots)
+    """Kernel roots and the launcher's class; the hash follows what they call."""
+    roots = {Op.WRITE: ("write",), Op.DECODE: ("decode", "reduce"), Op.PREFILL: ("prefill",)}[op]
+    return (*(f"{_module(mode, op)}:{root}" for root in roots), f"kvreg_triton.launch:{op.value.capitalize()}")
 
 
 def shared(platform: str) -> tuple[Variant, ...]:
@@ -47,7 +46,7 @@ def shared(platform: str) -> tuple[Variant, ...]:
             mode=mode,
             family="triton",
             accuracy="exact",
-            launcher=f"kvreg_triton.launch:{op}_{short}",
+            launcher=f"{_module(mode, op)}:{op.value.upper()}",
             kernels=_kernels(mode, op),
             format=_stored(mode),
             default_config=_DEFAULTS[op],
