@@ -1,0 +1,99 @@
+"""Every limit of the gate, with where its number comes from. No other module holds a tolerance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvreg.core.requests import Accuracy
+from kvreg.testing import HARD
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One bound."""
+
+    value: float
+    unit: str
+    source: str
+
+
+EXACT_NORMAL = Limit(
+    5e-3,
+    "relative error",
+    "class exact on N(0,1): a bf16 output alone costs up to 2e-3 (half an ulp is 2^-9); a query rounded to bf16 after "
+    "its rotation reaches 6e-3 at head size 128 in 200 seeds and must fail",
+)
+EXACT_HARD = Limit(
+    1e-2,
+    "relative error",
+    "class exact on hard inputs: bf16 rows themselves reach 6e-3 where one channel is 30x; a query rounded to bf16 "
+    "after its rotation reaches 2.4e-2 and must fail",
+)
+FAST_SHARE = Limit(
+    0.1,
+    "of the mode's quantization error",
+    "class fast: the arithmetic may add a tenth of what the mode's own rounding has cost in the same run "
+    "(about 1.4e-2 for int4)",
+)
+COSINE = Limit(
+    0.999,
+    "cosine",
+    "follows from the hard error limit: rows with |r| >= 0.25 sqrt(sum p^2 |v|^2) and e = 1e-2 are off by an angle of "
+    "at most 4e-2, cosine 0.9992; published runs of correct kernels have correlation 1.0000",
+)
+COSINE_FLOOR = Limit(
+    0.25,
+    "|r| / sqrt(sum p^2 |v|^2)",
+    "below it r is what cancellation has left over and its direction is noise; the relative error judges those rows",
+)
+STEP = Limit(
+    1.05,
+    "quantization steps",
+    "a code rounds by half a step and the integer zero point shifts the range by up to half a step more at its ends; "
+    "0.05 for the fp32 rotation",
+)
+SCALE = Limit(
+    1e-3,
+    "relative error of a stored scale",
+    "zero point bits change a scale by less than 15 * 2^-23 = 1.8e-6 and the fp32 rotation by about 1e-6; a scale of "
+    "a range that leaves 0 out, or that saw a neighbour's lane, is off by far more",
+)
+ZERO_POINT = Limit(
+    0.52,
+    "codes",
+    "rounding moves the zero point by half a code; 0.02 for a scale that is off by its limit (15 * 1e-3)",
+)
+ROTATION_FP32 = Limit(1e-5, "relative L2 error of a row", "at most 9 additions deep in fp32: 9 * 2^-24 is 5e-7")
+ROTATION_BF16 = Limit(
+    4e-3, "relative L2 error of a row", "one rounding to bf16; published: 3.56e-3 at head size 128, 3.99e-3 at 96"
+)
+
+ALL = {
+    "exact_normal": EXACT_NORMAL,
+    "exact_hard": EXACT_HARD,
+    "fast_share": FAST_SHARE,
+    "cosine": COSINE,
+    "cosine_floor": COSINE_FLOOR,
+    "step": STEP,
+    "scale": SCALE,
+    "zero_point": ZERO_POINT,
+    "rotation_fp32": ROTATION_FP32,
+    "rotation_bf16": ROTATION_BF16,
+}
+"""Every limit by name."""
+
+
+def rel_error(accuracy: Accuracy, input_kind: str, quantization_error: float | None = None) -> float:
+    """Return the largest e that a class allows on an input kind.
+
+    Class `fast` needs the mode's quantization error of the same run (`kvreg.gate.quantization_error`); it never asks
+    more than `exact` does. Raises ValueError without it.
+    """
+    exact = EXACT_HARD.value if input_kind in HARD else EXACT_NORMAL.value
+    if accuracy == "exact":
+        return exact
+    if quantization_error is None:
+        raise ValueError(
+            "class fast: required the mode's quantization error of this run, found none; measure it first"
+        )
+    return max(exact, FAST_SHARE.value * quantization_error)
