@@ -36,8 +36,8 @@ def _write_config(device: Device, request: Request) -> Mapping[str, int]:
 
 
 def _attend_config(device: Device, request: Request) -> Mapping[str, int]:
-    """Query tokens that one step scores against a whole context; the batch has no part in it."""
-    return {"rows": max(1, _SCORES // (8192 * request.group))}
+    """Score elements of one step; the batch has no part in it."""
+    return {"scores": _SCORES}
 
 
 _FORMATS: dict[Mode, Callable[[Device, int], Format]] = {

@@ -13,8 +13,8 @@ import torch
 from kvreg.core.errors import CallError, wrong
 
 
-def check_slots(slots: torch.Tensor, limit: int) -> None:
-    """Raise CallError for a slot of the cache that does not exist or is named twice."""
+def check_slots(slots: torch.Tensor, limit: int, *, distinct: bool = True) -> None:
+    """Raise CallError for a slot of the cache that does not exist or, if `distinct`, is named twice."""
     used = slots[slots >= 0]
     if not used.numel():
         return
@@ -25,6 +25,8 @@ def check_slots(slots: torch.Tensor, limit: int) -> None:
                 "slots", required=f"slots below {limit}", found=highest, remedy="pass -1 for rows that are not stored"
             )
         )
+    if not distinct:
+        return
     ordered = used.sort().values
     twice = (ordered[1:] == ordered[:-1]).nonzero()
     if twice.numel():
@@ -44,7 +46,7 @@ def check_batch(
     """Raise CallError for lengths, query offsets or page numbers that lead outside.
 
     `tokens` query rows, `pages` of `page` slots in the cache, at most `most` tokens a sequence by the plan. Entries of
-    the page table beyond a sequence's last page are not looked at.
+    the page table that no query leads to are not looked at.
     """
     lengths, offsets = seq_lens.tolist(), cu_q.tolist()
     for index, length in enumerate(lengths):
@@ -67,6 +69,8 @@ def check_batch(
             )
         )
     for index, length in enumerate(lengths):
+        if offsets[index] == offsets[index + 1]:
+            continue
         named = page_table[index, : -(-length // page)]
         if named.numel():
             low, high = int(named.min()), int(named.max())
