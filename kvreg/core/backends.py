@@ -60,3 +60,46 @@ class Backend(Protocol):
     def validate_options(self, options: Mapping[str, Any]) -> Sequence[str]:
         """Return one line for each option name or value that the platform's compiler would drop or refuse."""
         ...
+
+
+class FolderBackend:
+    """A Backend whose files lie in one folder, with nothing detected, offered or tuned; platforms override the rest.
+
+    Attributes: `name` and `platform` as the class states them; `folder`/devices.yaml, `folder`/tuned and
+    `folder`/evidence. A plug-in derives from it:
+
+        class Madeup(FolderBackend):
+            name = platform = "madeup"
+
+        BACKEND = Madeup(Path(__file__).parent)
+    """
+
+    name: str
+    platform: str
+
+    def __init__(self, folder: Path) -> None:
+        self.device_file = folder / "devices.yaml"
+        self.tuned_dir = folder / "tuned"
+        self.evidence_dir = folder / "evidence"
+
+    def devices(self) -> Sequence[Device]:
+        """Return the devices of `device_file`; raises BadFile."""
+        from kvreg.core.device_files import read  # a warm start reads the index and not this file
+
+        return read(self.device_file)
+
+    def detect(self) -> Sequence[Detected]:
+        """Return no card."""
+        return ()
+
+    def variants(self) -> Sequence[Variant]:
+        """Return no variant."""
+        return ()
+
+    def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
+        """Return no launch parameter."""
+        return {}
+
+    def validate_options(self, options: Mapping[str, Any]) -> Sequence[str]:
+        """Return one line for each option: a platform without a compiler knows none."""
+        return tuple(f"{name}: {self.platform} takes no launch option; leave it out" for name in options)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
+
+ARCH_PREFIX = "arch:"
+"""Keys of arch devices start with it: arch:sm_90."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Device:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """All other facts as the platform's devices.yaml names them."""
     sources: Mapping[str, Any] = field(default_factory=dict)
+    """Group of facts -> list of {key, how, what}."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -45,6 +49,30 @@ class Device:
             return None
         digits = self.arch[3:].rstrip("af")
         return int(digits[:-1]), int(digits[-1])
+
+    @property
+    def is_arch(self) -> bool:
+        """Whether this stands for an architecture and no particular card."""
+        return self.key.startswith(ARCH_PREFIX)
+
+    @property
+    def has_mig(self) -> bool | None:
+        """Whether it can be cut into MIG slices; None where it can but the profiles are unknown."""
+        if self.mig_profiles:
+            return True
+        return None if "mig" in self.sources else False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every field as JSON holds it; `from_json` gives an equal device back."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Device:
+        """Return the device that `to_json` wrote, JSON's lists being tuples again."""
+        own: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in document.items()
+        }
+        return cls(**own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,54 @@
+"""The CUDA platform as a Backend. Importing it loads neither torch nor Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvreg.core.backends import Detected, FolderBackend
+from kvreg.core.devices import Device
+from kvreg.core.options import Option, faults
+from kvreg.core.requests import Request
+from kvreg.core.variants import Variant
+
+OPTIONS = {
+    "num_warps": Option(values=(1, 2, 4, 8, 16, 32)),  # a power of two, at most 1024 threads
+    "num_stages": Option(least=1, most=8),
+    "num_ctas": Option(values=(1,)),  # 2 needs sm_90 and fails in Triton's passes for attention there (3.9.0)
+    "maxnreg": Option(least=24, most=255),  # ptxas takes no fewer than 24
+    "enable_fp_fusion": Option(values=(True, False)),
+    "launch_pdl": Option(values=(True, False)),
+}
+"""Launch options of CUDAOptions that Triton 3.6 to 3.9 share and that change a result's speed."""
+
+
+class Cuda(FolderBackend):
+    """NVIDIA cards from sm_70 on, through Triton."""
+
+    name = platform = "cuda"
+
+    def detect(self) -> Sequence[Detected]:
+        """Return the cards that nvidia-smi lists."""
+        from kvreg_cuda.detection import cards  # no start from a named device needs it
+
+        return cards()
+
+    def variants(self) -> Sequence[Variant]:
+        """Return the portable Triton variants."""
+        from kvreg_triton.variants import shared  # commands that only list devices do without
+
+        return shared(self.platform)
+
+    def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
+        """Return warps and pipeline stages; block sizes are the variant's own."""
+        # The software pipeline needs asynchronous copies, which sm_80 brought.
+        stages = (1, 2, 3, 4) if (device.capability or (0, 0)) >= (8, 0) else (1, 2)
+        return {"num_warps": (1, 2, 4, 8), "num_stages": stages}
+
+    def validate_options(self, options: Mapping[str, Any]) -> Sequence[str]:
+        """Return one line for each option that Triton would drop or ptxas refuse."""
+        return faults(options, OPTIONS)
+
+
+BACKEND = Cuda(Path(__file__).parent)

@@ -1,0 +1,42 @@
+"""YAML at the door: the C loader, one document, no key twice. Importing this module imports PyYAML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvreg.core.errors import BadFile
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a PyYAML built without libyaml has only the slow one
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """PyYAML keeps the last of two equal keys without a word; here the second one is an error."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key.value!r} appears twice in one mapping", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def load(path: Path) -> Any:
+    """Return the one document of `path`; raises BadFile with the line where it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise BadFile(f"{path}: required a readable YAML file, found: {reason}; check the path") from None
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise BadFile(f"{path}{line}: required valid YAML, found: {problem}; correct the file") from None
