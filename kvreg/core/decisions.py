@@ -31,7 +31,8 @@ class Reason:
 class Decision:
     """What became of one variant; a rejected one carries every constraint that it failed."""
 
-    variant: str
+    variant: str | None
+    """Variant id; None where the registry has no variant of the mode for the op."""
     op: Op
     verdict: Verdict
     reasons: tuple[Reason, ...] = ()

@@ -1,0 +1,150 @@
+"""From what a caller says to a Selection: values checked, defaults filled in and listed as assumed, then selected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, get_args
+
+from kvreg.core import layouts, resolve
+from kvreg.core.environment import read
+from kvreg.core.errors import UsageError, wrong
+from kvreg.core.layouts import LayoutId
+from kvreg.core.modes import Mode
+from kvreg.core.near import nearest
+from kvreg.core.requests import DTYPES, FEATURES, Accuracy, Request
+from kvreg.core.select import select
+from kvreg.core.selections import Selection
+
+MASKS = ("causal", "non_causal", "per_sequence_causal")
+"""Feature words that say what a query may see; without one of them causal is assumed."""
+
+_DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Request) if each.default is not MISSING}
+_COUNTS = ("q_heads", "kv_heads", "page", "batch", "context")
+
+
+def ask(
+    device: str | None,
+    mode: Mode | str | None,
+    head_size: int,
+    *,
+    q_heads: int | None = None,
+    kv_heads: int | None = None,
+    page: int | None = None,
+    dtype: str | None = None,
+    features: Sequence[str] | None = None,
+    batch: int | None = None,
+    context: int | None = None,
+    layout: LayoutId | str | None = None,
+    accuracy: Accuracy | None = None,
+    allow: Sequence[str] = (),
+) -> Selection:
+    """Return which validated variants serve a KV cache mode on a device; public as `kvreg.select`.
+
+        kvreg.select("h200", "int4_per_token_head", 96).result.ops["decode"].variant
+        kvreg.select("h200", "all", 96)                       # every mode, refused ones with their reasons
+        kvreg.select(None, "none", 128, q_heads=28, kv_heads=4, page=528)     # this machine's card
+
+    `device`: key, marketing name, arch or PCI id; None takes KVREG_DEVICE, else this machine's card. `mode`: one mode,
+    or None or "all". What is None is assumed and listed in `request.assumed`: 32 `q_heads`, 8 `kv_heads`, `page` 16
+    (token slots), `dtype` bf16, `features` ("causal",), `batch` 32 sequences, `context` 8192 tokens, `layout`
+    planar.1, `accuracy` exact. `allow`: ("interpreted",) takes variants that only the interpreter has proved.
+
+    A refusal is a result, not an error: `Selection.result` raises Refused. Raises UnknownDevice, UsageError for a
+    word or count of no meaning, BadEnvironment, and DeviceUnavailable where there is no card and none was named.
+    """
+    environment = read()
+    resolution = resolve.resolve(device) if device is not None else resolve.default_device(environment.device)
+    request = make_request(
+        resolution.device.key,
+        mode,
+        head_size,
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        page=page,
+        dtype=dtype,
+        features=features,
+        batch=batch,
+        context=context,
+        layout=layout,
+        accuracy=accuracy,
+    )
+    return select(request, resolution, environment, allow)
+
+
+def make_request(
+    device: str,
+    mode: Mode | str | None,
+    head_size: int,
+    *,
+    q_heads: int | None = None,
+    kv_heads: int | None = None,
+    page: int | None = None,
+    dtype: str | None = None,
+    features: Sequence[str] | None = None,
+    batch: int | None = None,
+    context: int | None = None,
+    layout: LayoutId | str | None = None,
+    accuracy: Accuracy | str | None = None,
+) -> Request:
+    """Return the request of a resolved device key; None takes the default, which `assumed` then names.
+
+    `mode` None or "all" asks for every mode. Raises UsageError for a value of no meaning (an unknown word, a count
+    below one); a value that is merely not served is for select to refuse.
+    """
+    given: dict[str, Any] = {
+        "q_heads": q_heads,
+        "kv_heads": kv_heads,
+        "page": page,
+        "dtype": dtype,
+        "features": features,
+        "batch": batch,
+        "context": context,
+        "layout": LayoutId.parse(layout) if isinstance(layout, str) else layout,
+        "accuracy": accuracy,
+    }
+    assumed = [name for name, value in given.items() if value is None]
+    values = {name: _DEFAULTS[name] if value is None else value for name, value in given.items()}
+    values["layout"] = values["layout"] or layouts.DEFAULT
+    for name in _COUNTS:
+        _positive(name, values[name])
+    _positive("head_size", head_size)
+    _known("dtype", values["dtype"], DTYPES)
+    _known("accuracy", values["accuracy"], get_args(Accuracy))
+    values["features"], mask_assumed = _features(values["features"])
+    if mask_assumed and "features" not in assumed:
+        assumed.append("features")
+    return Request(device=device, mode=parse_mode(mode), head_size=head_size, assumed=tuple(assumed), **values)
+
+
+def parse_mode(text: Mode | str | None) -> Mode | None:
+    """Return the mode of a word, None for every mode (None, "all"). Raises UsageError with the nearest words."""
+    if text is None or text == "all":
+        return None
+    _known("mode", text, [mode.value for mode in Mode])
+    return Mode(text)
+
+
+def _features(words: Iterable[str]) -> tuple[tuple[str, ...], bool]:
+    asked = [words] if isinstance(words, str) else list(words)
+    for word in asked:
+        _known("feature", word, FEATURES)
+    missing = not any(mask in asked for mask in MASKS)
+    chosen = {*asked, "causal"} if missing else set(asked)
+    return tuple(word for word in FEATURES if word in chosen), missing
+
+
+def _known(field: str, value: object, valid: Sequence[str]) -> None:
+    if value in valid:
+        return
+    near = nearest(str(value), valid, cutoff=0.4)
+    remedy = f"did you mean {near[0]}?" if near else "take one of these"
+    message = wrong(field, required=f"one of {', '.join(valid)}", found=repr(value), remedy=remedy)
+    raise UsageError(message, candidates=near or valid)
+
+
+def _positive(field: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(
+            wrong(field, required="a whole number from 1", found=repr(value), remedy="give such a number")
+        )

@@ -1,0 +1,275 @@
+"""The derived index: what select knows of devices, kernels, evidence and tuned entries without reading any YAML.
+
+Shipped shards (made by the wheel's build hook) answer for the packages of the wheel; everything else (a checkout, a
+plug-in, the overlay under KVREG_HOME) is read through a cache under KVREG_HOME/cache/index, checked against its
+sources at each start. Shards: devices/<backend>, kernels/<backend>, evidence/<backend>/<device>/<mode> by head size,
+tuned/<backend>/<device> by mode and head size, so that what a select reads does not grow with what others recorded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import kvreg
+from kvreg.core import environment, notices, registry, shards
+from kvreg.core.backends import Backend
+from kvreg.core.devices import Device
+from kvreg.core.evidence import Evidence, Timing
+from kvreg.core.requests import Op
+from kvreg.core.sources import package_files
+from kvreg.core.tuned import Entry, Shelf
+
+ALL = "all"
+FAULTS = "faults"
+MANIFEST = "manifest"
+
+SHIPPED = Path(kvreg.__file__).parent / "_index"
+"""Present in a wheel only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Evidence as the index holds it."""
+
+    evidence: Evidence
+    ended: str
+    """When the validation ended (UTC ISO 8601)."""
+    file: Path
+    overlay: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A trace or tuned entry that is not used, and why."""
+
+    file: Path
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Hashes of a backend's variants, and why others have none."""
+
+    hashes: Mapping[str, str]
+    faults: Mapping[str, str]
+
+
+def devices() -> tuple[Device, ...]:
+    """Return every known device, built-in ones first."""
+    return Index.open().devices()
+
+
+class Index:
+    """Reads shards for a set of backends; one object for one command."""
+
+    def __init__(self, backends: Sequence[Backend], home: Path | None, shipped: Path | None = SHIPPED) -> None:
+        self.backends = tuple(backends)
+        self.home = home
+        self._cache = shards.Cache(home / "cache" / "index" if home is not None else None)
+        self._shipped = shipped
+
+    @classmethod
+    def open(cls) -> Index:
+        """Return the index of the installed backends and the process's KVREG_HOME."""
+        return cls(registry.backends(), environment.home())
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return every backend's devices; a key belongs to the backend that is named first."""
+        found: dict[str, Device] = {}
+        for backend in self.backends:
+            for device in self._devices_of(backend):
+                if device.key not in found:
+                    found[device.key] = device
+                elif not device.is_arch:
+                    notices.warn(f"backend {backend.name}: device {device.key} is known already; this one is left out")
+        return tuple(found.values())
+
+    def kernels(self, backend: Backend) -> Kernels:
+        """Return the kernel hashes of a backend's variants, by variant id."""
+        payload = self._shipped_part("kernels", backend.name, ALL)
+        if payload is None:
+            files = {*package_files("kvreg")} if backend.name in registry.BUILT_IN else set()
+            for variant in backend.variants():
+                for root in (*variant.kernels, variant.launcher):
+                    files.update(self._package(root.partition(".")[0].partition(":")[0]))
+            payload = self._cache.part(
+                "kernels", backend.name, ALL, sorted(files), lambda: _builders().kernels(backend)
+            )
+        payload = payload or {"hashes": {}, "faults": {}}
+        return Kernels(payload["hashes"], payload["faults"])
+
+    def evidence_folders(self, backend: Backend) -> tuple[str, ...]:
+        """Return the names of the device folders that hold evidence, shipped or in the overlay, sorted."""
+        names = set(_folders(self._overlay("evidence")))
+        if self._ships(backend):
+            names.update(self._manifest["evidence"].get(backend.name, {}))
+        else:
+            names.update(_folders(backend.evidence_dir))
+        return tuple(sorted(names))
+
+    def modes_of(self, backend: Backend, folder: str) -> tuple[str, ...]:
+        """Return the modes that a device folder has evidence for, sorted."""
+        names = {name for root in self._evidence_roots(backend) for name in _folders(root / folder)}
+        return tuple(sorted(names))
+
+    def evidence(self, backend: Backend, folder: str, mode: str, head_size: int) -> tuple[Recorded, ...]:
+        """Return the sound evidence of one device folder, mode and head size: the overlay's first."""
+        return tuple(
+            _recorded(record, root, overlay)
+            for root, overlay, records in self._evidence_parts(backend, folder, mode, f"d{head_size}")
+            for record in records
+        )
+
+    def evidence_faults(self, backend: Backend, folder: str, mode: str) -> tuple[Fault, ...]:
+        """Return the traces of one device folder and mode that are no evidence."""
+        return tuple(
+            Fault(root / record["file"], record["problem"])
+            for root, _, records in self._evidence_parts(backend, folder, mode, FAULTS)
+            for record in records
+        )
+
+    def tuned(self, backend: Backend, device: str, mode: str, head_size: int) -> tuple[list[Shelf], list[str]]:
+        """Return the tuned entries of a device, mode and head size, overlay first, and what the files lost."""
+        name = f"{device.replace('/', '_')}.yaml"
+        found: list[Shelf] = []
+        faults: list[str] = []
+        overlay = self._overlay("tuned")
+        for path, is_overlay in ((overlay / name if overlay else None, True), (backend.tuned_dir / name, False)):
+            if path is None:
+                continue
+            part = f"{mode}-d{head_size}"
+            shelf, left_out = (self._tuned_part(backend, path, is_overlay, each) for each in (part, FAULTS))
+            faults += left_out or ()
+            if shelf:
+                entries = tuple(Entry.of(record) for record in shelf["entries"])
+                found.append(Shelf(str(path), shelf["device"], is_overlay, entries))
+        return found, faults
+
+    def _devices_of(self, backend: Backend) -> list[Device]:
+        payload = self._shipped_part("devices", backend.name, ALL)
+        try:
+            if payload is None:
+                payload = self._cache.part(
+                    "devices", backend.name, ALL, [backend.device_file], lambda: _builders().devices(backend)
+                )
+            return [Device.from_json(record) for record in payload or ()]
+        except Exception as error:
+            if backend.name in registry.BUILT_IN:
+                raise
+            # A third party's broken file must not take the built-in devices away.
+            notices.warn(f"plug-in {backend.name}: devices failed: {type(error).__name__}: {error}")
+            return []
+
+    def _evidence_roots(self, backend: Backend) -> Iterator[Path]:
+        overlay = self._overlay("evidence")
+        if overlay is not None:
+            yield overlay
+        yield backend.evidence_dir
+
+    def _evidence_parts(
+        self, backend: Backend, folder: str, mode: str, part: str
+    ) -> Iterator[tuple[Path, bool, list[dict[str, Any]]]]:
+        """Yield (evidence root, whether it is the overlay, records)."""
+        for root in self._evidence_roots(backend):
+            overlay = root != backend.evidence_dir
+            if not overlay and self._ships(backend):
+                parts = self._manifest["evidence"].get(backend.name, {}).get(folder, {}).get(mode, [])
+                name = f"{backend.name}/{folder}/{mode}"
+                records = self._shipped_part("evidence", name, part) if part in parts else []
+                if records is not None:
+                    yield root, overlay, records
+                    continue
+            sources = _files(root / folder / mode)
+            traces = [path for path in sources if path.suffix == ".yaml"]
+            records = self._cache.part(
+                "evidence",
+                f"{folder}-{mode}",
+                part,
+                sources,
+                lambda traces=traces, root=root: _builders().evidence(traces, root),  # type: ignore[misc]
+            )
+            yield root, overlay, records or []
+
+    def _tuned_part(self, backend: Backend, path: Path, overlay: bool, part: str) -> Any:
+        if not overlay and self._ships(backend):
+            parts = self._manifest["tuned"].get(backend.name, {}).get(path.stem, [])
+            if part not in parts:
+                return None
+            payload = self._shipped_part("tuned", f"{backend.name}/{path.stem}", part)
+            if payload is not None:
+                return payload
+        if not path.is_file():
+            return None
+        return self._cache.part("tuned", path.stem, part, [path], lambda: _builders().tuned(path))
+
+    def _overlay(self, kind: str) -> Path | None:
+        return self.home / kind if self.home is not None else None
+
+    def _package(self, name: str) -> list[Path]:
+        return (
+            self._packages.setdefault(name, package_files(name))
+            if name not in self._packages
+            else self._packages[name]
+        )
+
+    @cached_property
+    def _packages(self) -> dict[str, list[Path]]:
+        return {}
+
+    @cached_property
+    def _manifest(self) -> dict[str, Any]:
+        """Which shards the wheel holds; without one nothing is shipped."""
+        nothing: dict[str, Any] = {"backends": [], "evidence": {}, "tuned": {}}
+        if self._shipped is None:
+            return nothing
+        payload = shards.read(self._shipped / f"{MANIFEST}.json", MANIFEST, MANIFEST, None)
+        return payload if isinstance(payload, dict) and payload.keys() >= nothing.keys() else nothing
+
+    def _ships(self, backend: Backend) -> bool:
+        return backend.name in self._manifest["backends"]
+
+    def _shipped_part(self, kind: str, name: str, part: str) -> Any:
+        if self._shipped is None or name.partition("/")[0] not in self._manifest["backends"]:
+            return None
+        return shards.read(self._shipped / kind / name / f"{part}.json", kind, part, None)
+
+
+def _recorded(record: Mapping[str, Any], root: Path, overlay: bool) -> Recorded:
+    fields = {name: value for name, value in record.items() if name not in ("ended", "file")}
+    fields |= {
+        "op": Op(record["op"]),
+        "layouts": tuple(record["layouts"]),
+        "timings": tuple(Timing(**each) for each in record["timings"]),
+    }
+    return Recorded(Evidence(**fields), record["ended"], root / record["file"], overlay)
+
+
+def _folders(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except OSError:
+        return []
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the traces and logs of a folder; empty when there is none."""
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return []
+    return [path / name for name in sorted(names) if not name.startswith(".") and name.endswith((".yaml", ".gz"))]
+
+
+def _builders() -> Any:
+    # YAML and pydantic cost 100 ms: only a rebuild pays for them.
+    from kvreg.core import builders
+
+    return builders

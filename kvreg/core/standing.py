@@ -1,0 +1,122 @@
+"""How a variant stands on a device: the strongest evidence that counts there, and what is missing for more.
+
+A trace counts where its kernel hash is the kernel's, its head size is the request's and the layout was in it. Made on
+the very device it counts as it is; made on another card of the same arch its numerics count as `arch` and its speed
+not at all. A trace of another kernel is stale: it counts for nothing, but it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from kvreg.core.decisions import Reason
+from kvreg.core.devices import Device
+from kvreg.core.evidence import Evidence, Tier
+from kvreg.core.index import Recorded
+from kvreg.core.requests import Request
+from kvreg.core.selections import Note
+from kvreg.core.variants import Variant
+
+ALLOWABLE = (Tier.INTERPRETED,)
+"""Tiers that `--allow` can add to measured and compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Evidence for a variant as it counts on the device, or the reasons why there is none."""
+
+    evidence: Evidence | None
+    reasons: tuple[Reason, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+def stand(
+    variant: Variant,
+    request: Request,
+    device: Device,
+    kernel_hash: str | None,
+    records: Iterable[Recorded],
+    allow: Sequence[str] = (),
+) -> Standing:
+    """Return how `variant` stands; `records` are those of the device, its parent and its arch, in any order.
+
+    `kernel_hash` None means that the variant's source cannot be hashed; nothing counts for it then.
+    """
+    layout = str(request.layout)
+    own = [each for each in records if each.evidence.variant == str(variant.id) and each.evidence.op == variant.op]
+    fresh = [each for each in own if each.evidence.kernel_hash == kernel_hash]
+    there = [each for each in fresh if layout in each.evidence.layouts]
+    if not there:
+        return Standing(None, (_missing(variant, request, device, kernel_hash, own, fresh),))
+    newest = sorted(there, key=lambda each: each.ended, reverse=True)
+    best = min(newest, key=lambda each: _preference(each.evidence, device))
+    evidence = as_on(best.evidence, device)
+    if evidence.tier is Tier.DECLARED or (evidence.tier in ALLOWABLE and evidence.tier not in allow):
+        return Standing(evidence, (_too_weak(variant, request, device, evidence),))
+    return Standing(evidence, (), tuple(_notes(best.evidence, device)))
+
+
+def as_on(evidence: Evidence, device: Device) -> Evidence:
+    """Return evidence as it counts on `device`, which has the arch that it was made on."""
+    if evidence.device == device.key:
+        return evidence
+    numerics = "arch" if evidence.numerics == "device" else evidence.numerics
+    return replace(evidence, numerics=numerics, speed="none", timings=())
+
+
+def validate_command(request: Request, device: Device, variant: Variant, *, stale: bool = False) -> str:
+    """Return the command that would give a variant the evidence it lacks."""
+    if stale:
+        return f"kvreg validate --device {device.key} --stale"
+    return f"kvreg validate --device {device.key} --mode {variant.mode} --head-size {request.head_size}"
+
+
+def _preference(evidence: Evidence, device: Device) -> tuple[int, int, str]:
+    nearness = 0 if evidence.device == device.key else 1 if evidence.device == device.parent else 2
+    return as_on(evidence, device).tier.rank, nearness, evidence.device
+
+
+def _missing(
+    variant: Variant,
+    request: Request,
+    device: Device,
+    kernel_hash: str | None,
+    own: Sequence[Recorded],
+    fresh: Sequence[Recorded],
+) -> Reason:
+    run = f"run `{validate_command(request, device, variant)}` where such a card is"
+    if device.platform == "cpu":
+        run = f"run `{validate_command(request, device, variant)}`"
+    if fresh:
+        seen = sorted({layout for each in fresh for layout in each.evidence.layouts})
+        return Reason(
+            "evidence", "evidence", f"a trace with layout {request.layout}", f"traces with {', '.join(seen)}", run
+        )
+    if own:
+        newest = max(own, key=lambda each: each.ended)
+        again = f"run `{validate_command(request, device, variant, stale=True)}` where such a card is"
+        return Reason(
+            "stale",
+            "evidence",
+            f"a trace of the kernel as it is ({(kernel_hash or 'unknown')[:8]})",
+            f"{newest.evidence.trace} of kernel {newest.evidence.kernel_hash[:8]}",
+            again,
+        )
+    where = device.key if device.arch == device.key else f"{device.key} or another {device.arch}"
+    return Reason("evidence", "evidence", f"a trace for head size {request.head_size} on {where}", "none", run)
+
+
+def _too_weak(variant: Variant, request: Request, device: Device, evidence: Evidence) -> Reason:
+    remedy = f"run `{validate_command(request, device, variant)}` where such a card is"
+    if evidence.tier in ALLOWABLE:
+        remedy = f"add --allow {evidence.tier}, or {remedy}"
+    return Reason("evidence", "evidence", "measured or compiled", str(evidence.tier), remedy)
+
+
+def _notes(evidence: Evidence, device: Device) -> Iterable[Note]:
+    if evidence.device != device.key:
+        yield Note(
+            "arch_evidence",
+            f"numerics measured on {evidence.device}, which has the same {device.arch}; no speed of its own",
+        )

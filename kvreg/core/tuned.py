@@ -1,0 +1,170 @@
+"""Which launch parameters a variant gets: the best tuned entry that may be used, else the variant's default.
+
+Precedence: measured in the overlay, measured and shipped, estimated in the overlay, estimated and shipped, default.
+Within each, the entry of the request's own bucket, then the next larger bucket's. An entry of another kernel hash or
+device is never used; one that needs more shared memory than the device has is refused with both numbers, and the next
+that fits serves; one made with another Triton, torch or driver is used with a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kvreg.core import layouts
+from kvreg.core.buckets import Bucket, bucket, stand_in
+from kvreg.core.devices import Device
+from kvreg.core.requests import Op, Request
+from kvreg.core.selections import ConfigSource, Note
+from kvreg.core.variants import Variant
+
+Source = Literal["measured", "estimated"]
+
+SOFT = ("triton", "torch", "driver")
+"""Versions of an entry's environment that may differ: the entry is used, with a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tuned entry, as select needs it."""
+
+    variant: str
+    op: str
+    mode: str
+    head_size: int
+    group: int
+    page: int
+    dtype: str
+    layout: str
+    features: tuple[str, ...]
+    bucket: Bucket
+    config: Mapping[str, int]
+    kernel_hash: str
+    source: Source
+    latency_us: float | None = None
+    shared_bytes: int | None = None
+    """Shared memory that the config needs, bytes a block; None where the tuner could not tell."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Entry:
+        """Return the entry of an index record."""
+        own = {name: value for name, value in record.items() if name in cls.__dataclass_fields__}
+        own |= {"bucket": Bucket.parse(record["bucket"]), "features": tuple(record["features"])}
+        return cls(**own)
+
+    def serves(self, variant: Variant, request: Request) -> bool:
+        """Whether the entry was tuned for this variant and the request's shape. A write does not know a group."""
+        return (
+            self.variant == str(variant.id)
+            and self.op == variant.op
+            and self.mode == variant.mode
+            and self.head_size == request.head_size
+            and (variant.op is Op.WRITE or self.group == request.group)
+            and self.page == request.page
+            and self.dtype == request.dtype
+            and self.layout == str(request.layout or layouts.DEFAULT)
+            and set(self.features) == set(request.features)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The entries of one tuned file, for one mode and head size."""
+
+    file: str
+    device: str
+    """Key of the device that the file belongs to."""
+    overlay: bool
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Launch parameters, where they come from, and what a user should know of it."""
+
+    config: Mapping[str, int]
+    source: ConfigSource
+    file: str | None = None
+    notes: tuple[Note, ...] = ()
+
+
+def choose(
+    variant: Variant,
+    request: Request,
+    device: Device,
+    kernel_hash: str,
+    shelves: Sequence[Shelf],
+    versions: Mapping[str, str],
+) -> Choice:
+    """Return the launch parameters of `variant`. `versions` are those installed; a missing one is not compared."""
+    default = variant.default_config(device, request)
+    notes: list[Note] = []
+    for shelf, entry in _by_precedence(variant, request, shelves):
+        refusal = _refusal(entry, shelf, device, kernel_hash)
+        if refusal is not None:
+            notes.append(refusal)
+            continue
+        exact = entry.bucket == bucket(variant.op, request.batch, request.context)
+        source: ConfigSource = "estimated" if entry.source == "estimated" else "tuned" if exact else "bucket"
+        notes += _soft(entry, shelf, device, versions)
+        return Choice(entry.config, source, shelf.file, tuple(dict.fromkeys(notes)))
+    return Choice(default, "default", None, tuple(dict.fromkeys(notes)))
+
+
+def is_slice(device: Device) -> bool:
+    """Whether a device is a MIG slice: part of a card, for which the whole card's entries are wrong."""
+    return "/mig-" in device.key
+
+
+def _by_precedence(variant: Variant, request: Request, shelves: Sequence[Shelf]) -> Iterator[tuple[Shelf, Entry]]:
+    wanted = bucket(variant.op, request.batch, request.context)
+    for source in ("measured", "estimated"):
+        for overlay in (True, False):
+            rest = [
+                (shelf, entry)
+                for shelf in shelves
+                if shelf.overlay is overlay
+                for entry in shelf.entries
+                if entry.source == source and entry.serves(variant, request)
+            ]
+            while (nearest := stand_in(wanted, (entry.bucket for _, entry in rest))) is not None:
+                yield from (pair for pair in rest if pair[1].bucket == nearest)
+                rest = [pair for pair in rest if pair[1].bucket != nearest]
+
+
+def _refusal(entry: Entry, shelf: Shelf, device: Device, kernel_hash: str) -> Note | None:
+    if shelf.device not in (device.key, device.parent):
+        return Note("tuned_device", f"{shelf.file} belongs to {shelf.device}: not used on {device.key}")
+    if shelf.device != device.key and is_slice(device):
+        return Note(
+            "tuned_slice",
+            f"{shelf.file} was tuned on the whole {shelf.device}: a slice of it takes the default launch parameters",
+        )
+    if entry.kernel_hash != kernel_hash:
+        return Note(
+            "tuned_stale",
+            f"an entry for {entry.variant} in {shelf.file} is of another kernel "
+            f"({entry.kernel_hash[:8]}, now {kernel_hash[:8]}): not used",
+        )
+    limit = device.shared_per_block_max_bytes
+    if limit is not None and entry.shared_bytes is not None and entry.shared_bytes > limit:
+        return Note(
+            "tuned_memory",
+            f"entry {entry.variant} {entry.bucket} in {shelf.file} needs {entry.shared_bytes} B of shared memory, "
+            f"{device.key} has {limit} B: not used",
+        )
+    return None
+
+
+def _soft(entry: Entry, shelf: Shelf, device: Device, versions: Mapping[str, str]) -> Iterable[Note]:
+    if shelf.device != device.key:
+        yield Note("tuned_parent", f"launch parameters were tuned on {shelf.device} ({shelf.file})")
+    for name in SOFT:
+        tuned_with, here = entry.environment.get(name), versions.get(name)
+        if tuned_with and here and tuned_with != here:
+            yield Note(
+                "tuned_versions",
+                f"launch parameters were tuned with {name} {tuned_with}, here is {here} ({shelf.file})",
+            )
