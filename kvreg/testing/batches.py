@@ -179,8 +179,9 @@ def build(
     v = torch.zeros_like(k)
     needed = [-(-c // page) for c, *_ in plan]
     # The order of pages is drawn on the host, so that it is the same on every device.
-    order = torch.randperm(sum(needed) + 1, generator=torch.Generator().manual_seed(len(plan) + sum(needed)))
-    table = torch.full((len(plan), max([*needed, 1])), int(order[-1]), dtype=torch.int64)
+    # The page that nobody writes is the last one: a slot of -1 that is not skipped lands there.
+    order = torch.randperm(sum(needed), generator=torch.Generator().manual_seed(len(plan) + sum(needed)))
+    table = torch.full((len(plan), max([*needed, 1])), sum(needed), dtype=torch.int64)
     slots = torch.full((rows + padding,), -1, dtype=torch.int64)
     owner = torch.full((rows + 2 * padding,), -1, dtype=torch.int64)
 
@@ -221,7 +222,7 @@ def build(
         cu_q=torch.tensor([0, *q_lens], dtype=torch.int64).cumsum(0).to(torch.int32).to(device),
         contexts=tuple(c for c, *_ in plan),
         q_lens=q_lens,
-        pages=len(order),
+        pages=sum(needed) + 1,
         page=page,
         dtype=dtype,
         layout=layout,

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-INPUTS = ("normal", "q4", "channel30", "one_sided")
-"""Input kinds: N(0,1); the query times 4 (peaked softmax); one channel of K and V times 30; K and V without a sign.
+from kvreg.core.modes import rotation_block
 
-`channel30` takes channel 7 * seed modulo the head size. Seed 0 has channel 0, whose Hadamard column is all ones: it
-makes whole rotated rows one-sided, the case in which a range without 0 saturates.
+INPUTS = ("normal", "q4", "channel30", "one_sided")
+"""Input kinds: N(0,1); the query times 4 (peaked softmax); one channel of K and V times 30; one-sided K and V rows.
+
+`channel30` takes channel 7 * seed modulo the head size. In `one_sided` K and V are |N(0,1)|, and every other row,
+the first one included, has 5 sqrt(b) more in the first channel of each rotation block b. That channel's Hadamard
+column is all ones, so those rows are one-sided when rotated too, the case in which a range without 0 saturates.
 """
 HARD = frozenset(INPUTS[1:])
 """The kinds that the hard limit of a class is for."""
@@ -56,6 +59,8 @@ def values(
         k[..., channel] *= 30
         v[..., channel] *= 30
     elif kind == "one_sided":
-        k.abs_()
-        v.abs_()
+        block = rotation_block(head_size)
+        for side in (k, v):
+            side.abs_()
+            side[::2, :, ::block] += 5 * block**0.5
     return Values(q, k, v)
