@@ -50,10 +50,10 @@ _FACTS_OF_ARCH = (
 
 
 def devices() -> tuple[Device, ...]:
-    """Return the devices of every backend, arch devices included."""
-    from kvreg.core import registry  # it loads the backends, which read their files through this module
+    """Return the devices of every backend, arch devices included; the derived index gives them without YAML."""
+    from kvreg.core import index  # it loads the backends, which read their files through this module
 
-    return registry.read_devices()
+    return index.devices()
 
 
 def read(path: Path) -> tuple[Device, ...]:

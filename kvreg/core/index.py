@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import kvreg
 from kvreg.core import environment, notices, registry, shards
 from kvreg.core.backends import Backend
 from kvreg.core.devices import Device
@@ -28,7 +27,7 @@ ALL = "all"
 FAULTS = "faults"
 MANIFEST = "manifest"
 
-SHIPPED = Path(kvreg.__file__).parent / "_index"
+SHIPPED = Path(__file__).parent.parent / "_index"
 """Present in a wheel only."""
 
 
