@@ -166,7 +166,7 @@ def _card(card: Card, texts: Mapping[str, Mapping[str, str]]) -> Device:
         return device
     # What torch shows, and what a kernel is launched on, is one die of the package.
     one = _overridden(device, card.per_device)
-    package = {name: stated.get(name) for name in card.per_device.model_fields_set if name not in _PEAKS}
+    package = {name: stated.get(name) for name in _stated(card.per_device) if name not in _PEAKS}
     package |= {name: stated.get(name) for name in ("dense_tflops", "dense_tops")}
     note = "Figures are those of one torch device (one die); `package` holds those of the whole card."
     return replace(one, facts={**one.facts, "package": package}, notes=(*one.notes, note))
@@ -194,11 +194,7 @@ def _sub_model(parent: Device, name: str, sub: SubModel, texts: Mapping[str, Map
 
 def _overridden(device: Device, override: Override) -> Device:
     """Return `device` with what `override` states; a stated peak makes the peaks it leaves out unknown."""
-    stated = {
-        name: getattr(override, name)
-        for name in override.model_fields_set
-        if name in (*_PEAKS, "eu_count") or name in _IN_DEVICE
-    }
+    stated = _stated(override)
     facts = dict(device.facts)
     if "eu_count" in stated:
         facts["eu_count"] = stated["eu_count"]
@@ -206,8 +202,15 @@ def _overridden(device: Device, override: Override) -> Device:
         for name, table in _PEAKS.items():
             facts[table] = {**(facts.get(table) or {}), name: stated.get(name)}
         facts["dense_fp4_tflops"] = None
-    plain = {"compute_units", "memory_gb", "memory_bandwidth_gbs", "l2_bytes"}
-    return replace(device, **{name: value for name, value in stated.items() if name in plain}, facts=facts)
+    plain = {name: value for name, value in stated.items() if name in _IN_DEVICE}
+    return replace(device, **plain, facts=facts)
+
+
+def _stated(override: Override) -> dict[str, Any]:
+    """Return the facts that an override states, nulls included, in the schema's order."""
+    from kvreg.core.device_schema import Override
+
+    return {name: getattr(override, name) for name in Override.model_fields if name in override.model_fields_set}
 
 
 def _arch_devices(

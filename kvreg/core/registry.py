@@ -18,7 +18,6 @@ from functools import cache
 
 from kvreg.core import environment, notices
 from kvreg.core.backends import Backend, Detected
-from kvreg.core.devices import Device
 from kvreg.core.shards import replace_file
 
 GROUP = "kvreg.backends"
@@ -58,19 +57,6 @@ def families() -> tuple[str, ...]:
         with _guarded(backend, "variants"):
             found.update(variant.family for variant in backend.variants())
     return tuple(sorted(found))
-
-
-def read_devices() -> tuple[Device, ...]:
-    """Return every backend's devices from their YAML, built-in ones first; a key or name belongs to the first."""
-    devices: dict[str, Device] = {}
-    for backend in backends():
-        with _guarded(backend, "devices"):
-            for device in backend.devices():
-                if device.key not in devices:
-                    devices[device.key] = device
-                elif not device.is_arch:
-                    notices.warn(f"backend {backend.name}: device {device.key} is known already; this one is left out")
-    return tuple(devices.values())
 
 
 def detect() -> tuple[Detected, ...]:

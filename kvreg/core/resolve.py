@@ -245,6 +245,7 @@ def _slice(text: str, card: Device, profile: str) -> Resolution:
         pci_ids=(),
         mig_profiles=(),
         facts={**{k: v for k, v in card.facts.items() if k not in _WHOLE_CARD_FACTS}, "mig_slice": dict(seen)},
+        sources={**card.sources, **{group: card.sources.get("mig", ()) for group in ("compute_units", "memory")}},
         notes=(),
     )
     units = "unknown" if device.compute_units is None else str(device.compute_units)

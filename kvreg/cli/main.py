@@ -1,0 +1,159 @@
+"""The `kvreg` command: its subcommands, loaded by name on use, and how every error ends.
+
+A deliberate error is one line on stderr and its exit code; with --json it is one document on standard output. An
+unexpected one is a line as well, and KVREG_LOG=debug adds the traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from kvreg.core import environment, notices
+from kvreg.core.errors import KvregError
+from kvreg.core.near import suggestion
+
+INTERRUPTED = 130
+"""128 + SIGINT, as shells count it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a subcommand lies, and its line in the help: listing them loads none."""
+
+    target: str
+    summary: str
+
+
+COMMANDS = {
+    "select": Entry("kvreg.cli.select:select", "Choose the kernel variants for a device and head size, and say why."),
+    "devices": Entry("kvreg.cli.devices:devices", "List the devices, or show one with the sources of its facts."),
+    "doctor": Entry("kvreg.cli.doctor:doctor", "Say what this machine has, what is missing and how to get it."),
+    "validate": Entry("kvreg.cli.validate:validate", "Run the numerical gate and record the evidence."),
+    "evidence": Entry("kvreg.cli.evidence:evidence", "List, show and check the records of validations."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the table's order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command; None for a name that is not in the table."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of `args`; a misspelt one is a usage error with the nearest name."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise click.UsageError(f"command {args[0]!r} is unknown; {suggestion(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the environment variables and exit codes, which hold for every command."""
+        with formatter.section("Environment"):
+            formatter.write_dl(list(environment.VARIABLES.items()))
+        with formatter.section("Exit codes"):
+            formatter.write_text(
+                "0 done; 2 usage, unknown device or bad file; 3 refused; 4 a finding; 5 gate failed;"
+                " 6 device lost or absent; 7 no improvement"
+            )
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"kvreg {version()}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Version.")
+def cli() -> None:
+    """Map (device, KV-cache quantization mode, head size) to validated kernels, with the numbers behind them."""
+    environment.read()
+
+
+def version() -> str:
+    """Return the installed version, or say that kvreg runs from a source tree that is not installed."""
+    from importlib import metadata  # 20 ms, for one option
+
+    try:
+        return metadata.version("kvreg")
+    except metadata.PackageNotFoundError:
+        return "(source tree, not installed)"
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave the process with its exit code."""
+    sys.exit(status(sys.argv[1:] if arguments is None else arguments))
+
+
+def status(arguments: Sequence[str]) -> int:
+    """Run the command line and return its exit code."""
+    as_json = "--json" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure: Any = getattr(stream, "reconfigure", None)
+        if reconfigure:
+            reconfigure(errors="backslashreplace")  # a name that the terminal cannot spell is no reason to fail
+    try:
+        result = cli.main(args=list(arguments), prog_name="kvreg", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except BrokenPipeError:
+        # The reader has what it wanted (`kvreg devices | head`); the interpreter's own flush must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KvregError as error:
+        _report(error.code, error.message, error.candidates, as_json)
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        _report("usage", _usage(error), (), as_json)
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        _report("interrupted", "interrupted", (), as_json)
+        return INTERRUPTED
+    except Exception as error:
+        if notices.wanted("debug"):
+            import traceback  # only when something is wrong
+
+            traceback.print_exc()
+        _report("internal", f"{type(error).__name__}: {error}; KVREG_LOG=debug shows where", (), as_json)
+        return 1
+
+
+def _usage(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    message = message[:1].lower() + message[1:]
+    context = getattr(error, "ctx", None)
+    return f"{message}; `{context.command_path} --help` lists the options" if context else message
+
+
+def _report(code: str, message: str, candidates: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        fault = {"code": code, "message": notices.one_line(message), "candidates": list(candidates)}
+        print(json.dumps({"schema": 1, "error": fault}, indent=2))
+    else:
+        print(f"kvreg: {notices.one_line(message)}", file=sys.stderr)
