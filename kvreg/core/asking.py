@@ -137,7 +137,7 @@ def _features(words: Iterable[str]) -> tuple[tuple[str, ...], bool]:
 def _known(field: str, value: object, valid: Sequence[str]) -> None:
     if value in valid:
         return
-    near = nearest(str(value), valid, cutoff=0.4)
+    near = tuple(word for word in valid if word.startswith(str(value) or "-")) or nearest(str(value), valid)
     remedy = f"did you mean {near[0]}?" if near else "take one of these"
     message = wrong(field, required=f"one of {', '.join(valid)}", found=repr(value), remedy=remedy)
     raise UsageError(message, candidates=near or valid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,3 +37,16 @@ class Decision:
     op: Op
     verdict: Verdict
     reasons: tuple[Reason, ...] = ()
+
+
+def leading(decisions: Iterable[Decision]) -> Reason | None:
+    """Return what a refusal is about: the gravest reason of the variant that came nearest to being accepted.
+
+    Ops that some variant serves do not count, unless each op has one and only their formats disagree. None where
+    nothing was rejected.
+    """
+    taken = list(decisions)
+    served = {each.op for each in taken if each.verdict == "accepted"}
+    missing = [each for each in taken if each.reasons and (each.op not in served or each.variant is None)]
+    nearest = min(missing, key=lambda each: len(each.reasons), default=None)
+    return nearest.reasons[0] if nearest is not None else None

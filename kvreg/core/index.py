@@ -124,6 +124,11 @@ class Index:
             for record in records
         )
 
+    def head_sizes(self, backend: Backend, folder: str, mode: str) -> tuple[int, ...]:
+        """Return the head sizes that a device folder and mode have sound evidence for, ascending."""
+        parts = {part for _, _, found in self._evidence_parts(backend, folder, mode, shards.PARTS) for part in found}
+        return tuple(sorted(int(part[1:]) for part in parts if part != FAULTS))
+
     def evidence_faults(self, backend: Backend, folder: str, mode: str) -> tuple[Fault, ...]:
         """Return the traces of one device folder and mode that are no evidence."""
         return tuple(
@@ -172,13 +177,16 @@ class Index:
 
     def _evidence_parts(
         self, backend: Backend, folder: str, mode: str, part: str
-    ) -> Iterator[tuple[Path, bool, list[dict[str, Any]]]]:
-        """Yield (evidence root, whether it is the overlay, records)."""
+    ) -> Iterator[tuple[Path, bool, list[Any]]]:
+        """Yield (evidence root, whether it is the overlay, the part's records)."""
         for root in self._evidence_roots(backend):
             overlay = root != backend.evidence_dir
             if not overlay and self._ships(backend):
                 parts = self._manifest["evidence"].get(backend.name, {}).get(folder, {}).get(mode, [])
                 name = f"{backend.name}/{folder}/{mode}"
+                if part == shards.PARTS:
+                    yield root, overlay, parts
+                    continue
                 records = self._shipped_part("evidence", name, part) if part in parts else []
                 if records is not None:
                     yield root, overlay, records

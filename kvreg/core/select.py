@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from kvreg.core import constraints, installed, layouts, registry
 from kvreg.core.backends import Backend
 from kvreg.core.buckets import bucket, stand_in
-from kvreg.core.decisions import Decision, Reason
+from kvreg.core.decisions import Decision, Reason, leading
 from kvreg.core.devices import Device, Resolution
 from kvreg.core.environment import Environment
 from kvreg.core.errors import UsageError, wrong
-from kvreg.core.evidence import Evidence, Tier
+from kvreg.core.evidence import Evidence, Tier, Timing
 from kvreg.core.formats import default_format, variant_format
 from kvreg.core.index import Index, Kernels, Recorded
 from kvreg.core.layouts import LayoutId
@@ -111,7 +111,7 @@ class _Desk:
             self.layout,
             self._format_offered(mode),
             *self._size(mode),
-            reason=self._reason(mode, [each for each in decisions if each.op not in winners]),
+            reason=f"{mode} on {self.device.key}: {leading(decisions)}",
             notes=tuple(dict.fromkeys(notes)),
             decisions=tuple(decisions),
         )
@@ -165,9 +165,9 @@ class _Desk:
             Reason(
                 "no_variant",
                 "variant",
-                f"a kernel for {mode} on {self.device.platform}",
+                f"a kernel for the mode on {self.device.platform}",
                 "none in this version",
-                "take a mode that `kvreg select` serves",
+                f"`kvreg select --device {self.device.key} --head-size {self.request.head_size}` lists the others",
             ),
         ]
 
@@ -188,7 +188,8 @@ class _Desk:
             reasons += standing.reasons
             if not reasons and standing.evidence is not None:
                 stored = variant_format(variant, device, request.head_size, self.layout, request.dtype)
-                latency = _latency(standing.evidence, variant.op, request)
+                point = measured_at(standing.evidence, variant.op, request)
+                latency = point.us if point is not None else None
                 return _Candidate(variant, backend, standing.evidence, stored, latency, standing.notes), ()
         return None, tuple(constraints.by_order(reasons))
 
@@ -286,11 +287,6 @@ class _Desk:
             if folder in self._relatives or folder.partition("_mig-")[0] in self._relatives
         ]
 
-    def _reason(self, mode: Mode, decisions: Sequence[Decision]) -> str:
-        """Return the one line of a refusal: the gravest reason of the variant that came nearest to being accepted."""
-        nearest = min((each for each in decisions if each.reasons), key=lambda each: len(each.reasons))
-        return f"{mode} on {self.device.key}: {nearest.reasons[0]}"
-
 
 _FORMAT = Reason(
     "format",
@@ -301,10 +297,10 @@ _FORMAT = Reason(
 )
 
 
-def _latency(evidence: Evidence, op: Op, request: Request) -> float | None:
-    """Return the measured microseconds at the request's bucket, or at the next larger one; None when not measured."""
+def measured_at(evidence: Evidence, op: Op, request: Request) -> Timing | None:
+    """Return the timing of the request's bucket, or of the next larger one; None when there is none."""
     points = {
-        bucket(op, each.batch, each.context): each.us
+        bucket(op, each.batch, each.context): each
         for each in evidence.timings
         if op is Op.WRITE or each.group == request.group
     }

@@ -48,7 +48,8 @@ class Cache:
     ) -> Payload | None:
         """Return one part of what `build` derives from `sources`; None when the sources hold no such part.
 
-        `build` is called only when the shard on disk is not of exactly these sources; it returns every part at once.
+        The part named PARTS is the list of the others. `build` is called only when the shard on disk is not of
+        exactly these sources; it returns every part at once.
         """
         if not sources:
             return None
@@ -65,7 +66,7 @@ class Cache:
         built = build()
         if place is not None and all(each[2] < began - _RACY_NS for each in stamps):
             self._store(place, kind, built, stamps)
-        return built.get(part)
+        return sorted(built) if part == PARTS else built.get(part)
 
     def _place(self, kind: str, name: str, sources: Sequence[Path]) -> Path | None:
         """Return the folder of a set of shards; checkouts that share a KVREG_HOME get one each."""

@@ -1,0 +1,255 @@
+"""A Selection for people: one row a mode, then what stands behind it. The last line is the next useful command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kvreg.cli import render
+from kvreg.core.decisions import Reason, leading
+from kvreg.core.evidence import Evidence, Timing
+from kvreg.core.modes import Format, Mode
+from kvreg.core.requests import Op, Request
+from kvreg.core.select import measured_at
+from kvreg.core.selections import Chosen, ModeResult, Selection
+
+_COLUMNS = (
+    "mode",
+    "verdict",
+    "decode variant or reason",
+    "layout, format",
+    "bytes",
+    "x smaller",
+    "worst e, decode speed",
+)
+
+
+def show(answer: Selection, *, explain: bool = False) -> None:
+    """Print an answer; a refusal of all that was asked is its first line."""
+    refused = [result for result in answer.results if result.verdict == "refused"]
+    if len(refused) == len(answer.results):
+        render.line(f"refused: {headline(answer)}")
+    _header(answer)
+    render.line()
+    render.table(_COLUMNS, [_row(result, answer.request) for result in answer.results])
+    render.line()
+    render.line("bytes: of one token of one KV head, K and V together; x smaller: against bf16")
+    for result in answer.results:
+        reason, block = leading(result.decisions), result.format.rotation_block
+        illegal = result.verdict == "refused" and reason is not None and reason.code == "head_size"
+        if block is not None and not illegal:
+            render.line(f"{result.mode}: rotation block {block}, undo factor 1/{block}")
+    if explain:
+        _explain(answer)
+    else:
+        _refusals(answer, refused)
+    for text in _notes(answer):
+        render.line(f"note: {text}")
+    render.line()
+    render.line(next_command(answer, explained=explain))
+
+
+def headline(answer: Selection) -> str:
+    """Return the one line of an answer that refuses everything."""
+    key = answer.resolution.device.key
+    if len(answer.results) == 1:
+        return answer.results[0].reason or key
+    reasons = {result.mode: leading(result.decisions) for result in answer.results}
+    if len(set(reasons.values())) == 1:
+        return f"every mode on {key}: {next(iter(reasons.values()))}"
+    words = ", ".join(f"{mode} ({reason.code if reason else 'unknown'})" for mode, reason in reasons.items())
+    return f"every mode on {key} for head size {answer.request.head_size}: {words}"
+
+
+def next_command(answer: Selection, *, explained: bool) -> str:
+    """Return the command that helps most after this answer."""
+    request = answer.request
+    selected = [result for result in answer.results if result.verdict == "selected"]
+    if selected:
+        if not explained:
+            return f"{_again(request)} --explain"
+        evidence = selected[-1].ops[Op.DECODE].evidence
+        return f"kvreg evidence show {evidence.trace}"
+    reasons = [reason for result in answer.results if (reason := leading(result.decisions)) is not None]
+    for reason in reasons:
+        if reason.code in ("evidence", "stale") and "`" in reason.remedy:
+            return reason.remedy.split("`")[1]
+    for reason in reasons:
+        if reason.code == "head_size":
+            return _again(request, head_size=_first_number(reason.remedy))
+        if reason.code == "fp8_type":
+            return _again(request, mode=Mode.INT8_PER_TOKEN_HEAD)
+        if reason.code == "dtype" and "fp16" in reason.required:
+            return f"{_again(request)} --dtype fp16"
+    return f"kvreg select --device {request.device} --head-size {request.head_size}"
+
+
+def _header(answer: Selection) -> None:
+    device, request = answer.resolution.device, answer.request
+    rule = answer.resolution.matched_by.replace("_", " ")
+    render.line(f"{device.key}: {device.name} ({device.platform}, {device.arch}), matched by {rule}")
+    render.line(f"head size {request.head_size}{_values(request, assumed=False)}")
+    if request.assumed:
+        render.line(f"assumed:{_values(request, assumed=True)}")
+
+
+_SHOWN = {
+    "q_heads": "{} query heads",
+    "kv_heads": "{} KV heads",
+    "page": "page {}",
+    "dtype": "{}",
+    "features": "{}",
+    "batch": "batch {}",
+    "context": "context {}",
+    "layout": "layout {}",
+    "accuracy": "accuracy {}",
+}
+
+
+def _values(request: Request, *, assumed: bool) -> str:
+    shown = [
+        form.format(render.text(getattr(request, name)))
+        for name, form in _SHOWN.items()
+        if (name in request.assumed) is assumed
+    ]
+    if assumed:
+        return " " + ", ".join(shown)
+    return "".join(f", {each}" for each in shown)
+
+
+def _row(result: ModeResult, request: Request) -> tuple[object, ...]:
+    size = (result.bytes_per_token_head, f"{result.compression:.2f}")
+    if result.verdict == "refused":
+        reason = leading(result.decisions)
+        return (result.mode, "refused", _short(reason), _format(result), *size, "-")
+    decode = result.ops[Op.DECODE]
+    return (result.mode, result.tier, decode.variant, _format(result), *size, _figures(result, request))
+
+
+def _short(reason: Reason | None) -> str:
+    if reason is None:
+        return "-"
+    if reason.code in ("no_variant", "evidence", "stale"):
+        return {"no_variant": "no variant yet", "evidence": "not validated", "stale": "evidence is stale"}[reason.code]
+    return f"{reason.field}: found {reason.found}"
+
+
+def _format(result: ModeResult) -> str:
+    return f"{result.layout}, {stored(result.format)}"
+
+
+def stored(form: Format) -> str:
+    """Return a format in few words: uint8 (int4 codes), float8_e4m3fn to 448."""
+    if form.nibble_order is not None:
+        return f"{form.storage} of two codes 0 to {form.qmax:g}"
+    if form.qmax is not None:
+        return f"{form.storage} to {form.qmax:g}"
+    return form.storage
+
+
+def _figures(result: ModeResult, request: Request) -> str:
+    attention = [result.ops[op].evidence for op in (Op.DECODE, Op.PREFILL)]
+    errors = [each.max_rel_error for each in attention if each.max_rel_error is not None]
+    worst = f"e {max(errors):.1e}" if errors else "e unknown"
+    if any(each.device != request.device for each in attention):
+        worst += f" on {attention[0].device}"
+    return f"{worst}, {_speed(measured_at(attention[0], Op.DECODE, request))}"
+
+
+def _speed(point: Timing | None) -> str:
+    if point is None:
+        return "speed not measured"
+    text = f"{point.us:.4g} us"
+    if point.bf16_us is not None:
+        text += f", bf16 {point.bf16_us:.4g}"
+    return text
+
+
+def _refusals(answer: Selection, refused: Sequence[ModeResult]) -> None:
+    """Print each refusal's reason once, with the modes that it holds for."""
+    modes: dict[str, list[str]] = {}
+    for result in refused:
+        reason = leading(result.decisions)
+        modes.setdefault(str(reason), []).append(str(result.mode))
+    if len(answer.results) == len(refused) and len(modes) == 1:
+        return  # the first line has said it
+    for text, names in modes.items():
+        render.line(f"{', '.join(names)}: {text}")
+
+
+def _explain(answer: Selection) -> None:
+    for result in answer.results:
+        if result.ops:
+            render.line()
+            render.table(
+                ("op", "variant", "accuracy", "launch parameters", "evidence", "worst", "trace"),
+                [_op_row(op, chosen) for op, chosen in result.ops.items()],
+                title=f"{result.mode}: {result.tier}",
+            )
+    for result in answer.results:
+        render.line()
+        render.table(
+            ("op", "variant", "verdict", "field", "required", "found", "remedy"),
+            list(_decision_rows(result)),
+            title=f"{result.mode}: decisions",
+        )
+    render.line()
+
+
+def _op_row(op: Op, chosen: Chosen) -> tuple[object, ...]:
+    evidence = chosen.evidence
+    axes = f"numerics {evidence.numerics}, build {evidence.build}, speed {evidence.speed}, {evidence.seeds} seeds"
+    return (op, chosen.variant, chosen.accuracy, _config(chosen), axes, _worst(evidence), evidence.trace)
+
+
+def _config(chosen: Chosen) -> str:
+    words = " ".join(f"{name}={value}" for name, value in chosen.config.items())
+    return f"{words} ({chosen.config_source})"
+
+
+def _worst(evidence: Evidence) -> str:
+    if evidence.max_rel_error is None:
+        return "-"
+    cosine = f", cosine {evidence.cosine:.6f}" if evidence.cosine is not None else ""
+    return f"e {evidence.max_rel_error:.1e}{cosine}"
+
+
+def _decision_rows(result: ModeResult) -> Iterable[tuple[object, ...]]:
+    for decision in result.decisions:
+        head = (decision.op, decision.variant or "-", decision.verdict)
+        if not decision.reasons:
+            yield (*head, "-", "-", "-", "-")
+        for reason in decision.reasons:
+            yield (*head, reason.field, reason.required, reason.found, reason.remedy)
+
+
+def _notes(answer: Selection) -> Iterable[str]:
+    """Return notes once each, with the modes of those that hold for some only."""
+    modes: dict[str, list[str]] = {}
+    for result in answer.results:
+        for note in result.notes:
+            modes.setdefault(note.text, []).append(str(result.mode))
+    yield from answer.resolution.notes
+    for text, names in modes.items():
+        yield text if len(answer.results) in (1, len(names)) else f"{', '.join(dict.fromkeys(names))}: {text}"
+
+
+def _again(request: Request, **changed: object) -> str:
+    """Return the command line of a request, with what was assumed left out and some values changed."""
+    values: Mapping[str, object] = {
+        "device": request.device,
+        "mode": request.mode,
+        "head_size": request.head_size,
+        **{name: getattr(request, name) for name in _SHOWN if name not in request.assumed},
+        **changed,
+    }
+    words = ["kvreg", "select"]
+    for name, value in values.items():
+        if name == "features" and isinstance(value, tuple):
+            words += [word for feature in value for word in ("--feature", str(feature))]
+        elif value is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return " ".join(words)
+
+
+def _first_number(text: str) -> str:
+    return next(word for word in text.split() if word.isdigit())

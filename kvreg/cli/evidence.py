@@ -1,0 +1,300 @@
+"""`kvreg evidence`: the records of validations; listed, shown with how to reproduce them, and checked for edits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kvreg.cli import render
+from kvreg.core import asking, resolve
+from kvreg.core.backends import Backend
+from kvreg.core.errors import BadFile, UsageError
+from kvreg.core.index import Index, Recorded
+from kvreg.core.near import nearest
+
+if TYPE_CHECKING:
+    from kvreg.core.traces import Trace
+
+FINDING = 4
+_SHOWN_CLASSES = 12
+
+
+@click.group()
+def evidence() -> None:
+    """List, show and check the records of validations."""
+
+
+@evidence.command("list")
+@click.option("--device", help="Only this device's records.")
+@click.option("--mode", help="Only this KV quantization mode's records.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def list_(device: str | None, mode: str | None, as_json: bool) -> None:
+    """List the validations on record, with the worst error and whether the kernel is still the one measured."""
+    key = resolve.resolve(device).device.key if device is not None else None
+    wanted = asking.parse_mode(mode)
+    rows = [
+        (record, state)
+        for record, state in _records(Index.open())
+        if key in (None, record.evidence.device) and wanted in (None, record.evidence.mode)
+    ]
+    if as_json:
+        render.document({"schema": 1, "evidence": [_summary(record, state) for record, state in rows]})
+        return
+    if not rows:
+        render.line("no validation is on record here; `kvreg validate --help` says how to make one")
+        return
+    render.table(
+        ("id", "variant", "tier", "worst", "seeds", "ended", "state"),
+        [
+            (
+                record.evidence.trace,
+                record.evidence.variant,
+                record.evidence.tier,
+                _worst(record),
+                record.evidence.seeds,
+                record.ended,
+                state,
+            )
+            for record, state in rows
+        ],
+    )
+    render.line()
+    render.line(f"kvreg evidence show {rows[0][0].evidence.trace}")
+
+
+@evidence.command()
+@click.argument("trace_id", metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="The trace as one JSON document.")
+def show(trace_id: str, as_json: bool) -> None:
+    """Show one validation (its ID or the start of it): how to reproduce it, its worst cases, its log."""
+    from kvreg.core.traces import problems, read_trace  # pydantic: 100 ms that `list` does not pay
+
+    record, state = _find(trace_id)
+    trace = read_trace(record.file)
+    found = problems(trace, record.file)
+    if as_json:
+        document = {"state": state, "file": str(record.file), "problems": found}
+        render.document({"schema": 1, **document, "trace": trace.model_dump(mode="json", by_alias=True)})
+        return
+    _print_trace(trace, record, "; ".join(found) or state)
+
+
+@evidence.command()
+@click.option("--strict", is_flag=True, help="A stale record is a finding too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def check(strict: bool, as_json: bool) -> int:
+    """Check every record: digest, log and kernel hash.
+
+    An edited record always ends with 4; a stale one (its kernel has changed since) is a warning, or 4 with --strict.
+    """
+    checked, findings = 0, []
+    for finding in _check(Index.open()):
+        checked += 1
+        if finding is not None:
+            findings.append(finding)
+    edited = [each for each in findings if each.kind == "edited"]
+    stale = [each for each in findings if each.kind == "stale"]
+    if as_json:
+        shown = [{"kind": each.kind, "file": str(each.file), "problem": each.problem} for each in findings]
+        render.document({"schema": 1, "checked": checked, "findings": shown})
+    else:
+        for each in findings:
+            render.line(f"{each.kind}: {each.file}: {each.problem}")
+        render.line(f"{checked} records: {checked - len(findings)} sound, {len(stale)} stale, {len(edited)} edited")
+        if stale:
+            render.line("kvreg validate --stale")
+    return FINDING if edited or (strict and stale) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One record that is not sound."""
+
+    kind: str
+    """edited (never evidence) or stale (its kernel has changed since)."""
+    file: Path
+    problem: str
+
+
+def _check(index: Index) -> Iterator[Finding | None]:
+    """Yield a finding or None for each trace file on disk; nothing is taken from the index."""
+    from kvreg.core.builders import ALL, kernels
+    from kvreg.core.traces import problems, read_trace
+
+    current: dict[str, dict[str, dict[str, str]]] = {}
+    for backend in index.backends:
+        current[backend.name] = kernels(backend)[ALL]
+    for owner, path in _trace_files(index):
+        try:
+            trace = read_trace(path)
+        except BadFile as error:
+            yield Finding("edited", path, error.message)
+            continue
+        found = problems(trace, path)
+        if found:
+            yield Finding("edited", path, "; ".join(found))
+            continue
+        names = (
+            [backend.name] if backend is not None else [b.name for b in index.backends if b.platform == trace.platform]
+        )
+        hashes = [current[name]["hashes"].get(trace.variant) for name in names]
+        if trace.kernel_hash in hashes:
+            yield None
+        else:
+            now = next((each for each in hashes if each), None)
+            text = f"kernel {trace.kernel_hash[:8]}, now {now[:8]}" if now else f"{trace.variant} is no variant now"
+            yield Finding("stale", path, text)
+
+
+def _trace_files(index: Index) -> Iterator[tuple[Backend | None, Path]]:
+    """Yield (backend, file) of every trace; the overlay's belong to no backend's folder."""
+    if index.home is not None:
+        for path in sorted((index.home / "evidence").glob("*/*/*.yaml")):
+            yield None, path
+    for backend in index.backends:
+        for path in sorted(backend.evidence_dir.glob("*/*/*.yaml")):
+            yield backend, path
+
+
+def _records(index: Index) -> Iterator[tuple[Recorded, str]]:
+    """Yield every sound record, and whether it is current or stale."""
+    seen: set[Path] = set()
+    for backend in index.backends:
+        hashes = index.kernels(backend).hashes
+        for folder in index.evidence_folders(backend):
+            for mode in index.modes_of(backend, folder):
+                for head_size in index.head_sizes(backend, folder, mode):
+                    for record in index.evidence(backend, folder, mode, head_size):
+                        # Every backend reads the overlay; a record there is listed by the platform that it is of.
+                        if record.file in seen or (record.overlay and record.evidence.variant not in hashes):
+                            continue
+                        seen.add(record.file)
+                        fresh = hashes.get(record.evidence.variant) == record.evidence.kernel_hash
+                        yield record, "current" if fresh else "stale"
+
+
+def _find(trace_id: str) -> tuple[Recorded, str]:
+    rows = list(_records(Index.open()))
+    exact = [row for row in rows if row[0].evidence.trace == trace_id]
+    found = exact or [row for row in rows if row[0].evidence.trace.startswith(trace_id)]
+    if len(found) == 1:
+        return found[0]
+    ids = [record.evidence.trace for record, _ in found or rows]
+    near = tuple(ids) if found else nearest(trace_id, ids, count=3)
+    what = f"{len(found)} of them" if found else "no such record"
+    hint = f"did you mean {' or '.join(near[:3])}?" if near else "`kvreg evidence list` shows them"
+    raise UsageError(f"evidence {trace_id}: required the ID of one record, found {what}; {hint}", candidates=near)
+
+
+def _summary(record: Recorded, state: str) -> dict[str, object]:
+    each = record.evidence
+    return {
+        "id": each.trace,
+        "variant": each.variant,
+        "op": each.op.value,
+        "mode": each.mode,
+        "head_size": each.head_size,
+        "device": each.device,
+        "arch": each.arch,
+        "numerics": each.numerics,
+        "build": each.build,
+        "speed": each.speed,
+        "tier": each.tier.value,
+        "max_rel_error": each.max_rel_error,
+        "cosine": each.cosine,
+        "seeds": each.seeds,
+        "kernel_hash": each.kernel_hash,
+        "ended": record.ended,
+        "file": str(record.file),
+        "state": state,
+    }
+
+
+def _worst(record: Recorded) -> str:
+    error = record.evidence.max_rel_error
+    return f"e {error:.1e}" if error is not None else "-"
+
+
+def _print_trace(trace: Trace, record: Recorded, state: str) -> None:
+    render.line(f"{trace.id}: {trace.variant}, {record.evidence.tier}, {state}")
+    axes = f"numerics {trace.numerics}, build {trace.build}, speed {trace.speed}, accuracy {trace.accuracy}"
+    gate = f"{trace.gate.cells} cells, {trace.gate.sequences} sequences, {trace.gate.seeds} seeds"
+    facts: list[tuple[str, object]] = [
+        ("device", f"{trace.device} ({trace.platform}, {trace.arch})"),
+        ("evidence", axes),
+        ("gate", gate),
+        ("limits", trace.gate.limits),
+        ("worst", _place(trace)),
+        ("layouts", trace.layouts),
+        ("launch parameters", trace.config),
+        ("resources", trace.resources),
+        ("versions", {name: value for name, value in trace.versions.items() if value is not None}),
+        ("ran", f"{trace.started} to {trace.ended}"),
+        ("kernel hash", trace.kernel_hash),
+        ("log", f"{trace.log.file}, {trace.log.lines} lines, sha256 {trace.log.sha256}"),
+        ("file", str(record.file)),
+    ]
+    render.line()
+    render.table(("fact", "value"), facts)
+    render.line()
+    worst_first = sorted(trace.classes, key=lambda each: -(each.max_rel_error or each.max_step_error or 0.0))
+    render.table(
+        ("group", "kind", "layout", "input", "context", "worst", "cosine"),
+        [
+            (_known(c.group), _known(c.kind), c.layout, c.input, _known(c.context), _error(c), _known(c.min_cosine))
+            for c in worst_first[:_SHOWN_CLASSES]
+        ],
+        title=f"worst of {len(trace.classes)} classes",
+    )
+    if trace.timings:
+        render.line()
+        render.table(
+            ("batch", "context", "group", "us", "bf16 us", "bf16 variant", "of the card's limit"),
+            [
+                (
+                    t.batch,
+                    t.context,
+                    t.group,
+                    t.us,
+                    _known(t.bf16_us),
+                    _known(t.bf16_variant),
+                    _known(t.fraction_of_limit),
+                )
+                for t in trace.timings
+            ],
+            title="timings",
+        )
+    render.line()
+    render.line("to reproduce it, on such a card:")
+    render.line(trace.command)
+
+
+def _place(trace: Trace) -> str:
+    gate, worst = trace.gate, trace.gate.worst
+    figures = {
+        "e": gate.max_rel_error,
+        "cosine": gate.min_cosine,
+        "steps": gate.max_step_error,
+        "rotation": gate.rotation_error,
+    }
+    text = ", ".join(f"{name} {value:.6g}" for name, value in figures.items() if value is not None)
+    if worst is None:
+        return text
+    cell = {"group": worst.group, "kind": worst.kind, "layout": worst.layout, "input": worst.input}
+    cell |= {"context": worst.context, "seed": worst.seed}
+    return f"{text} at {', '.join(f'{name} {value}' for name, value in cell.items() if value is not None)}"
+
+
+def _error(record: object) -> str:
+    error, steps = getattr(record, "max_rel_error", None), getattr(record, "max_step_error", None)
+    if error is not None:
+        return f"e {error:.2e}"
+    return f"{steps:.3g} steps" if steps is not None else "-"
+
+
+def _known(value: object) -> object:
+    return "-" if value is None else value
