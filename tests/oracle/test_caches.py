@@ -1,0 +1,121 @@
+"""Reading a cache from its raw bytes: addresses and values by plain arithmetic on a bytes object."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import torch
+
+from kvreg.core.errors import WrongCache
+from kvreg.core.layouts import INLINE, PLANAR, LayoutId
+from kvreg.core.modes import Mode
+from kvreg.oracle import dequantize, rotate, store, stored_rows, unrotate
+from kvreg.testing import CacheBytes, allocate
+
+INT4 = Mode.INT4_PER_TOKEN_HEAD
+LAYOUTS = [PLANAR, INLINE]
+
+
+def addresses(
+    layout: LayoutId, row: int, scale: int, page_index: int, slot: int, head: int, heads: int, page: int, gap: int
+) -> tuple[int, int, int, int]:
+    """Byte offsets of K row, V row, K scale and V scale, as kvreg.core.layouts draws them."""
+    if layout == PLANAR:
+        run = 2 * page * (row + scale)
+        base = page_index * (heads * run + gap) + head * run
+        scales = base + 2 * page * row
+        return (
+            base + slot * row,
+            base + page * row + slot * row,
+            scales + slot * scale,
+            scales + page * scale + slot * scale,
+        )
+    content = 2 * (row + scale)
+    base = page_index * (page * heads * content + gap) + (slot * heads + head) * content
+    return base, base + row + scale, base + row, base + 2 * row + scale
+
+
+def int4_row(raw: bytes, at: int, scale_at: int, head_size: int) -> list[float]:
+    (word,) = struct.unpack_from("<I", raw, scale_at)
+    (scale,) = struct.unpack("<f", struct.pack("<I", word & 0xFFFFFFF0))
+    values = []
+    for channel in range(head_size):
+        byte = raw[at + channel // 2]
+        values.append(((byte >> 4 if channel % 2 else byte & 15) - (word & 15)) * scale)
+    return values
+
+
+def filled(mode: Mode, layout: LayoutId, head: int, page: int, dtype: str = "bf16") -> tuple[CacheBytes, int, int]:
+    """A cache of random rows, with lead bytes before and gap bytes behind each page."""
+    lead, gap = 32, 48
+    cache = allocate(
+        mode, pages=3, page=page, kv_heads=3, head_size=head, dtype=dtype, layout=layout, lead=lead, gap=gap
+    )
+    generator = torch.Generator().manual_seed(head)
+    k, v = torch.randn((2, 3 * page, 3, head), generator=generator).to(torch.bfloat16)
+    store(cache, k, v, torch.randperm(3 * page, generator=generator))
+    return cache, lead, gap
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize(("head", "page"), [(32, 16), (40, 48), (96, 16), (104, 80)])
+def test_int4_rows_are_what_their_bytes_say(layout: LayoutId, head: int, page: int) -> None:
+    cache, lead, gap = filled(INT4, layout, head, page)
+    raw = bytes(cache.storage.tolist())
+
+    for slot in (0, 1, page - 1, page, 3 * page - 2, 3 * page - 1):
+        k, v = dequantize(cache, torch.tensor(slot))
+        for h in range(3):
+            at = addresses(layout, head // 2, 4, slot // page, slot % page, h, 3, page, gap)
+            for got, row, scale in ((k[h], at[0], at[2]), (v[h], at[1], at[3])):
+                due = torch.tensor(int4_row(raw, lead + row, lead + scale, head), dtype=torch.float64)
+                torch.testing.assert_close(got, unrotate(due, head), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_plain_rows_are_read_exactly(layout: LayoutId, dtype: str) -> None:
+    cache, lead, gap = filled(Mode.NONE, layout, 40, 16, dtype)
+    size, code = (4, "<40f") if dtype == "fp32" else (2, "<40e" if dtype == "fp16" else "<40H")
+    raw = bytes(cache.storage.tolist())
+
+    at = addresses(layout, 40 * size, 0, 2, 5, 1, 3, 16, gap)
+    k, v = dequantize(cache, torch.tensor([37]))
+
+    for got, offset in ((k[0, 1], at[0]), (v[0, 1], at[1])):
+        values = struct.unpack_from(code, raw, lead + offset)
+        if dtype == "bf16":
+            values = tuple(struct.unpack("<f", struct.pack("<I", word << 16))[0] for word in values)
+        assert got.tolist() == list(values)
+
+
+def test_scales_of_nan_bytes_are_read_as_they_are() -> None:
+    cache = allocate(INT4, pages=1, page=16, kv_heads=1, head_size=32)
+
+    assert stored_rows(cache, "k", torch.tensor([0]), torch.tensor([3])).isnan().all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_an_ideal_write_is_within_half_a_step_and_leaves_other_bytes_alone(layout: LayoutId) -> None:
+    cache = allocate(INT4, pages=4, page=16, kv_heads=2, head_size=96, layout=layout, fill=0xA5)
+    k, v = torch.randn((2, 8, 2, 96))
+
+    store(cache, k, v, torch.tensor([0, 17, -1, 33, -1]))
+
+    for side, rows in (("k", k), ("v", v)):
+        for slot, row in ((0, 0), (17, 1), (33, 3)):
+            stored = stored_rows(cache, side, torch.tensor(slot // 16), torch.tensor(slot % 16))
+            error = (stored - rotate(rows[row], 96)).abs().amax(-1)
+            step = (rotate(rows[row], 96).amax(-1) - rotate(rows[row], 96).amin(-1)) / 15
+            assert (error <= 0.51 * step).all()
+    changed = int((cache.storage != 0xA5).sum())
+    assert 0.9 * 3 * 2 * 104 < changed <= 3 * 2 * 104
+
+
+def test_a_mode_without_a_reference_is_refused() -> None:
+    cache = allocate(Mode.INT8_PER_TOKEN_HEAD, pages=1, page=16, kv_heads=1, head_size=32)
+
+    with pytest.raises(WrongCache, match="found int8_per_token_head") as caught:
+        dequantize(cache, torch.tensor([0]))
+    assert caught.value.exit_code == 2
