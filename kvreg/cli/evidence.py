@@ -91,8 +91,9 @@ def check(strict: bool, as_json: bool) -> int:
 
     An edited record always ends with 4; a stale one (its kernel has changed since) is a warning, or 4 with --strict.
     """
-    checked, findings = 0, []
-    for finding in _check(Index.open()):
+    index = Index.open()
+    checked, findings = 0, list(_changed_since_build(index))
+    for finding in _check(index):
         checked += 1
         if finding is not None:
             findings.append(finding)
@@ -104,7 +105,8 @@ def check(strict: bool, as_json: bool) -> int:
     else:
         for each in findings:
             render.line(f"{each.kind}: {each.file}: {each.problem}")
-        render.line(f"{checked} records: {checked - len(findings)} sound, {len(stale)} stale, {len(edited)} edited")
+        unsound = len({each.file for each in findings})
+        render.line(f"{checked} records: {checked - unsound} sound, {len(stale)} stale, {unsound - len(stale)} edited")
         if stale:
             render.line("kvreg validate --stale")
     return FINDING if edited or (strict and stale) else 0
@@ -138,9 +140,8 @@ def _check(index: Index) -> Iterator[Finding | None]:
         if found:
             yield Finding("edited", path, "; ".join(found))
             continue
-        names = (
-            [backend.name] if backend is not None else [b.name for b in index.backends if b.platform == trace.platform]
-        )
+        of_platform = [each.name for each in index.backends if each.platform == trace.platform]
+        names = [owner.name] if owner is not None else of_platform
         hashes = [current[name]["hashes"].get(trace.variant) for name in names]
         if trace.kernel_hash in hashes:
             yield None
@@ -148,6 +149,23 @@ def _check(index: Index) -> Iterator[Finding | None]:
             now = next((each for each in hashes if each), None)
             text = f"kernel {trace.kernel_hash[:8]}, now {now[:8]}" if now else f"{trace.variant} is no variant now"
             yield Finding("stale", path, text)
+
+
+def _changed_since_build(index: Index) -> Iterator[Finding]:
+    """Yield the traces of a wheel whose bytes are not those that its index was made of."""
+    from kvreg.core.shipping import digest, sources
+
+    for backend in index.backends:
+        built = index.shipped_digests.get(backend.name)
+        if built is None:
+            continue
+        files = sources(backend)
+        for name, expected in built.items():
+            if name.startswith("evidence/") and name.endswith(".yaml"):
+                if name not in files:
+                    yield Finding("edited", backend.evidence_dir / name.removeprefix("evidence/"), "is gone")
+                elif digest(files[name]) != expected:
+                    yield Finding("edited", files[name], "is not the file that the wheel's index was made of")
 
 
 def _trace_files(index: Index) -> Iterator[tuple[Backend | None, Path]]:

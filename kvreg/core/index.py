@@ -191,7 +191,7 @@ class Index:
                 if records is not None:
                     yield root, overlay, records
                     continue
-            sources = _files(root / folder / mode)
+            sources = evidence_files(root / folder / mode)
             traces = [path for path in sources if path.suffix == ".yaml"]
             records = self._cache.part(
                 "evidence",
@@ -228,10 +228,16 @@ class Index:
     def _packages(self) -> dict[str, list[Path]]:
         return {}
 
+    @property
+    def shipped_digests(self) -> Mapping[str, Mapping[str, str]]:
+        """Backend -> source -> sha256, as they were when the wheel was built; empty without a wheel."""
+        digests: Mapping[str, Mapping[str, str]] = self._manifest["sha256"]
+        return digests
+
     @cached_property
     def _manifest(self) -> dict[str, Any]:
         """Which shards the wheel holds; without one nothing is shipped."""
-        nothing: dict[str, Any] = {"backends": [], "evidence": {}, "tuned": {}}
+        nothing: dict[str, Any] = {"backends": [], "evidence": {}, "tuned": {}, "sha256": {}}
         if self._shipped is None:
             return nothing
         payload = shards.read(self._shipped / f"{MANIFEST}.json", MANIFEST, MANIFEST, None)
@@ -266,13 +272,15 @@ def _folders(path: Path | None) -> list[str]:
         return []
 
 
-def _files(path: Path) -> list[Path]:
-    """Return the traces and logs of a folder; empty when there is none."""
+def evidence_files(path: Path) -> list[Path]:
+    """Return the traces and logs of one device's and mode's folder, sorted; empty when there is none."""
     try:
         names = os.listdir(path)
     except OSError:
         return []
-    return [path / name for name in sorted(names) if not name.startswith(".") and name.endswith((".yaml", ".gz"))]
+    return [
+        path / name for name in sorted(names) if not name.startswith(".") and name.endswith((".yaml", ".jsonl.gz"))
+    ]
 
 
 def _builders() -> Any:
