@@ -1,0 +1,101 @@
+"""Every planted fault is red, by the check that is meant to see it; the committed table says so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvreg.gate import mutants
+from kvreg.gate.specimen import READER, WRITER
+
+MEANT = {
+    "q_unrotated": "rel_error",
+    "o_rotated": "rel_error",
+    "read_nibbles": "rel_error",
+    "read_zero": "rel_error",
+    "read_stale_scale": "rel_error",
+    "read_k_scale": "rel_error",
+    "read_head": "rel_error",
+    "split_dropped": "rel_error",
+    "tile_skipped": "rel_error",
+    "mask_late": "finite",
+    "causal_late": "rel_error",
+    "scale_undivided": "rel_error",
+    "undo_head": "rel_error",
+    "output_scaled": "rel_error",
+    "output_zeros": "cosine",
+    "output_mean": "zero",
+    "output_shuffled": "cosine",
+    "row_unwritten": "poison",
+    "empty_untouched": "poison",
+    "lse_base2": "lse",
+    "k_unrotated": "step",
+    "v_unrotated": "step",
+    "kv_unrotated": "step",
+    "write_nibbles": "step",
+    "write_zero": "zero_point",
+    "write_shifted_codes": "zero_point",
+    "write_stale_scale": "scale",
+    "write_k_scale": "scale",
+    "write_range": "step",
+    "write_lanes": "scale",
+    "write_neighbour": "untouched",
+    "write_padding": "untouched",
+}
+
+
+def test_the_right_implementation_is_green_in_every_check() -> None:
+    right = mutants.verdict(None)
+
+    assert right.sequences == 6 * (4 * 4) + 2 * 3
+    assert not right.attention
+    assert not right.write
+
+
+def test_every_fault_has_its_check() -> None:
+    assert set(MEANT) == set(READER) | set(WRITER)
+
+
+@pytest.mark.parametrize("fault", sorted(MEANT))
+def test_a_planted_fault_is_red_by_the_check_that_is_meant_for_it(fault: str) -> None:
+    found = mutants.verdict(fault)
+
+    assert (found.write if fault in WRITER else found.attention)[MEANT[fault]]
+
+
+@pytest.mark.parametrize("fault", ["read_nibbles", "read_zero", "o_rotated", "undo_head", "output_scaled"])
+def test_a_fault_of_values_is_red_in_every_sequence_that_has_any(fault: str) -> None:
+    found = mutants.verdict(fault)
+
+    empty = 3 * found.sequences // 51
+    assert found.attention["rel_error"] == found.sequences - empty
+
+
+@pytest.mark.parametrize("fault", ["k_unrotated", "v_unrotated", "kv_unrotated", "write_nibbles", "write_zero"])
+def test_rows_stored_wrongly_but_readable_are_seen_by_the_write_check_alone(fault: str) -> None:
+    found = mutants.verdict(fault)
+
+    assert found.write["step"]
+    assert not found.attention
+
+
+@pytest.mark.checkout
+def test_the_committed_table_is_what_the_command_makes(tmp_path: Path) -> None:
+    made = tmp_path / "gate-mutants.md"
+
+    assert mutants.main(["--output", str(made)]) == 0
+
+    committed = Path(__file__).parents[2] / "docs" / "gate-mutants.md"
+    assert made.read_text() == committed.read_text(), "run: python -m kvreg.gate.mutants --output docs/gate-mutants.md"
+    assert list(tmp_path.iterdir()) == [made]
+
+
+def test_the_command_exists_and_says_how_it_is_used() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "kvreg.gate.mutants", "--help"], capture_output=True, text=True, timeout=120, check=True
+    )
+
+    assert "--output" in run.stdout
