@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +73,16 @@ class Index:
         self._shipped = shipped
 
     @classmethod
-    def open(cls) -> Index:
-        """Return the index of the installed backends and the process's KVREG_HOME."""
-        return cls(registry.backends(), environment.home())
+    def open(cls, home: Path | None = None) -> Index:
+        """Return the index of the installed backends and KVREG_HOME (the process's own where `home` is None)."""
+        return _opened(home or environment.home())
 
     def devices(self) -> tuple[Device, ...]:
-        """Return every backend's devices; a key belongs to the backend that is named first."""
+        """Return every backend's devices; a key belongs to the backend that is named first. Read once."""
+        return self._devices
+
+    @cached_property
+    def _devices(self) -> tuple[Device, ...]:
         found: dict[str, Device] = {}
         for backend in self.backends:
             for device in self._devices_of(backend):
@@ -250,6 +254,11 @@ class Index:
         if self._shipped is None or name.partition("/")[0] not in self._manifest["backends"]:
             return None
         return shards.read(self._shipped / kind / name / f"{part}.json", kind, part, None)
+
+
+@cache
+def _opened(home: Path) -> Index:
+    return Index(registry.backends(), home)
 
 
 def _recorded(record: Mapping[str, Any], root: Path, overlay: bool) -> Recorded:

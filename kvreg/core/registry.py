@@ -7,11 +7,11 @@ third party must not take the built-in devices away.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import json
 import os
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -76,7 +76,7 @@ def entry_points() -> tuple[tuple[str, str], ...]:
     (installing, upgrading and removing a package all do that).
     """
     state = [sys.version.split()[0], *(_stamp(entry) for entry in sys.path)]
-    label = hashlib.sha256("\n".join(sys.path).encode()).hexdigest()[:12]
+    label = f"{zlib.crc32(chr(10).join(sys.path).encode()):08x}"
     path = environment.home() / "cache" / f"plugins-{label}.json"
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvreg.core import constraints, installed, layouts, registry
+from kvreg.core import constraints, installed, layouts
 from kvreg.core.backends import Backend
 from kvreg.core.buckets import bucket, stand_in
 from kvreg.core.decisions import Decision, Reason, leading
@@ -44,7 +44,7 @@ def select(
             message = wrong("allow", required=" or ".join(ALLOWABLE), found=repr(word), remedy="leave it out")
             raise UsageError(message, candidates=tuple(ALLOWABLE))
     if index is None:
-        index = Index(registry.backends(), environment.home)
+        index = Index.open(environment.home)
     asked = replace(request, layout=request.layout or layouts.DEFAULT)
     modes = [asked.mode] if asked.mode is not None else list(Mode)
     desk = _Desk(asked, resolution.device, environment.backend, tuple(allow), index)
