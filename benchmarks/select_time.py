@@ -70,7 +70,7 @@ def write_entries(path: Path, count: int) -> None:
         short = "none" if mode == "none" else "int4"
         lines.append(
             f"- {{variant: triton-{short}-{op}@1, op: {op}, mode: {mode}, head_size: {head_size}, group: 4, page: 16,"
-            f" dtype: bf16, layout: planar.1, features: [causal], bucket: {bucket}, config: {{tile: 64, num_warps: 4}},"
+            f" dtype: bf16, layout: planar.1, features: [causal], bucket: {bucket}, config: {{tile: 64}},"
             f" latency_us: 100.0, kernel_hash: '{'0' * 64}', source: measured, date: '2026-01-01'}}"
         )
     path.parent.mkdir(parents=True)
