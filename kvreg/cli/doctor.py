@@ -5,9 +5,9 @@ Versions are read from package metadata: importing torch takes seconds, and doct
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
+import tempfile
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -163,7 +163,12 @@ def _package(name: str, supported: Supported) -> Package:
 def _writable(home: Path) -> bool:
     """Return whether kvreg could keep files in `home`, without making it."""
     nearest = next(folder for folder in (home, *home.parents) if folder.exists())
-    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    try:
+        # Permission bits say yes to root on file systems that take nothing.
+        with tempfile.TemporaryFile(dir=nearest):
+            return True
+    except OSError:
+        return False
 
 
 def _index(home: Path, writable: bool) -> str:

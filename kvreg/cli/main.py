@@ -120,9 +120,12 @@ def status(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except BrokenPipeError:
-        # The reader has what it wanted (`kvreg devices | head`); the interpreter's own flush must not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _reader_left()
+    except SystemExit as left:
+        # click turns a broken pipe into exit 1, and ends shell completion so.
+        if isinstance(left.__context__, BrokenPipeError):
+            return _reader_left()
+        return left.code if isinstance(left.code, int) else int(left.code is not None)
     except KvregError as error:
         _report(error.code, error.message, error.candidates, as_json)
         return error.exit_code
@@ -142,6 +145,12 @@ def status(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         _report("internal", f"{type(error).__name__}: {error}; KVREG_LOG=debug shows where", (), as_json)
         return 1
+
+
+def _reader_left() -> int:
+    """End quietly: the reader has what it wanted (`kvreg devices | head`), and no later flush may complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _usage(error: click.ClickException) -> str:

@@ -182,7 +182,7 @@ def _by_arch(text: str, wanted: str, table: _Table) -> Resolution | None:
     known = dict.fromkeys(one.arch for one in table.archs.values())
     kin = [arch for arch in known if arch.startswith(start)] or list(known)
     raise UnknownDevice(
-        f"device {text!r}: required an architecture that kvreg knows, found none of that name; "
+        f"device {text!r}: required an architecture that kvreg knows, found none of that name;"
         f" known: {', '.join(sorted(kin, key=lambda arch: (len(arch), arch)))}"
     )
 

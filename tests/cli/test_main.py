@@ -1,0 +1,141 @@
+"""Every command: exit codes, one line of error, one JSON document, and no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+Run = Callable[..., "object"]
+
+
+def test_a_misspelt_command_is_a_usage_error_with_the_nearest(kvreg: Run) -> None:
+    answer = kvreg("devcies")
+
+    assert (answer.code, answer.out) == (2, "")
+    assert (
+        answer.err == "kvreg: command 'devcies' is unknown; did you mean devices?; `kvreg --help` lists the options\n"
+    )
+
+
+def test_a_usage_error_is_one_line_of_the_same_style(kvreg: Run) -> None:
+    answer = kvreg("devices", "--jsno")
+
+    assert answer.code == 2
+    assert answer.err.startswith("kvreg: no such option")
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [("devcies", "--json"), ("devices", "--jsno", "--json"), ("--json",), ("devices", "a", "b", "--json")]
+)
+def test_a_usage_error_with_json_is_one_document(kvreg: Run, arguments: tuple[str, ...]) -> None:
+    answer = kvreg(*arguments)
+
+    assert (answer.code, answer.err) == (2, "")
+    assert answer.document["schema"] == 1
+    assert answer.document["error"]["code"] == "usage"
+
+
+def test_help_lists_every_command_and_loads_none(kvreg: Run) -> None:
+    answer = kvreg(
+        "--help",
+        before="import atexit; atexit.register(lambda: print([m for m in sys.modules if m.startswith('kvreg.cli.')]))",
+    )
+
+    assert answer.code == 0
+    assert answer.out.splitlines()[-1] == "['kvreg.cli.main']"
+    for name in ("select", "devices", "doctor", "validate", "evidence", "KVREG_BACKEND", "Exit codes"):
+        assert name in answer.out
+
+
+def test_no_command_shows_the_help_and_is_a_usage_error(kvreg: Run) -> None:
+    answer = kvreg()
+
+    assert (answer.code, answer.out) == (2, "")
+    assert "Commands:" in answer.err
+
+
+def test_a_misspelt_backend_ends_every_command_with_the_valid_list(kvreg: Run) -> None:
+    answer = kvreg("devices", environment={"KVREG_BACKEND": "trition"})
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == "kvreg: KVREG_BACKEND: required one of torch, triton, found trition; did you mean triton?\n"
+
+
+def test_a_misspelt_backend_with_json_gives_the_candidates(kvreg: Run) -> None:
+    answer = kvreg("devices", "--json", environment={"KVREG_BACKEND": "trition"})
+
+    assert answer.code == 2
+    assert answer.document["error"]["code"] == "bad_environment"
+    assert answer.document["error"]["candidates"] == ["triton"]
+
+
+def test_a_retired_or_unknown_variable_warns_and_the_answer_is_the_same(kvreg: Run) -> None:
+    plain = kvreg("devices", "--json")
+    answer = kvreg("devices", "--json", environment={"KVREG_FAMILY": "torch", "KVREG_DEVCIE": "h200"})
+
+    assert (answer.code, answer.out) == (0, plain.out)
+    assert answer.err.splitlines() == [
+        "kvreg: warning: KVREG_DEVCIE is no variable of kvreg and is not read; did you mean KVREG_DEVICE?",
+        "kvreg: warning: KVREG_FAMILY is not read; use KVREG_BACKEND (variant family to insist on)",
+    ]
+
+
+BROKEN = """
+import types, click
+broken = types.ModuleType("kvreg.cli.devices")
+@click.command()
+@click.option("--json", is_flag=True)
+def devices(json):
+    raise ZeroDivisionError("two\\nlines")
+broken.devices = devices
+sys.modules["kvreg.cli.devices"] = broken
+"""
+
+
+def test_an_unexpected_error_is_one_line_that_names_the_way_to_the_traceback(kvreg: Run) -> None:
+    answer = kvreg("devices", before=BROKEN)
+
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == "kvreg: ZeroDivisionError: two lines; KVREG_LOG=debug shows where\n"
+
+
+def test_an_unexpected_error_with_json_is_a_document(kvreg: Run) -> None:
+    answer = kvreg("devices", "--json", before=BROKEN)
+
+    assert (answer.code, answer.err) == (1, "")
+    assert answer.document["error"]["code"] == "internal"
+
+
+def test_debug_shows_the_traceback(kvreg: Run) -> None:
+    answer = kvreg("devices", before=BROKEN, environment={"KVREG_LOG": "debug"})
+
+    assert "Traceback" in answer.err
+    assert answer.code == 1
+
+
+def test_an_interrupted_command_says_so_and_ends_as_shells_expect(kvreg: Run) -> None:
+    answer = kvreg("devices", before=BROKEN.replace('ZeroDivisionError("two\\nlines")', "KeyboardInterrupt"))
+
+    assert (answer.code, answer.err.strip().splitlines()[-1]) == (130, "kvreg: interrupted")
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    code = "from kvreg.cli.main import run; run(['devices', '--json'])"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    _, err = process.communicate(timeout=60)
+
+    assert (process.returncode, err) == (0, b"")
+
+
+def test_a_name_outside_the_terminal_s_encoding_is_no_crash(kvreg: Run) -> None:
+    answer = kvreg("devices", "h200\u00fc", environment={"PYTHONIOENCODING": "ascii"})
+
+    assert answer.code == 2
+    assert "Traceback" not in answer.err
