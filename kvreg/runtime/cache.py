@@ -42,7 +42,9 @@ class KVCache:
         self.kind = geometry.kind
         self.buffer = buffer
         self.device = buffer.device
-        self.view = geometry.view(buffer)
+        # Views of another dtype made under inference mode could not be written outside of it.
+        with torch.inference_mode(False):
+            self.view = geometry.view(buffer)
         self.spec = str(geometry)
 
     @classmethod

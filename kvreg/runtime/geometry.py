@@ -86,6 +86,11 @@ class Kind:
         return self.torch_dtype if self.mode is Mode.NONE else getattr(torch, self.storage)
 
 
+_KINDS: dict[str, Kind] = {}
+"""Every kind that was made, by its text: equal kinds are one object, so that comparing them costs nothing and layers
+that differ in memory only share one compiled graph."""
+
+
 def kind_of(selection: Selection) -> Kind:
     """Return what a cache for `selection` is.
 
@@ -120,7 +125,7 @@ def kind_of(selection: Selection) -> Kind:
                 remedy="ask kvreg.select again",
             )
         )
-    return Kind(
+    kind = Kind(
         device=device.key,
         platform=device.platform,
         compute_units=device.compute_units,
@@ -138,6 +143,12 @@ def kind_of(selection: Selection) -> Kind:
         decode=Step.of(result.ops[Op.DECODE]),
         prefill=Step.of(result.ops[Op.PREFILL]),
     )
+    return interned(kind)
+
+
+def interned(kind: Kind) -> Kind:
+    """Return the one object that stands for every kind equal to `kind`."""
+    return _KINDS.setdefault(json.dumps(asdict(kind), sort_keys=True), kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from kvreg.core.selections import Selection
 from kvreg.core.signs import signs
 from kvreg.runtime import checks, values
 from kvreg.runtime.cache import KVCache
-from kvreg.runtime.geometry import Geometry
+from kvreg.runtime.geometry import Geometry, interned
 from kvreg.runtime.launchers import CacheView
 
 _ZERO_POINT_BITS = 15
@@ -103,7 +103,7 @@ def convert(cache: KVCache, layout: LayoutId | str) -> KVCache:
                 remedy="pass a LayoutId or its text",
             )
         )
-    kind = replace(cache.kind, layout=str(wanted))
+    kind = interned(replace(cache.kind, layout=str(wanted)))
     strides = layouts.strides(wanted, kind.mode, kind.head_size, kind.kv_heads, kind.page, kind.dtype)
     geometry = Geometry(kind, cache.pages, strides)
     with torch.inference_mode(False), torch.no_grad():

@@ -65,9 +65,7 @@ def select(
 ) -> Selection:
     """Return what select would answer, without looking for evidence; `config` overrides launch parameters."""
     device, kv_mode, layout_id = DEVICES[backend], Mode(mode), LayoutId.parse(layout)
-    request = Request(
-        device.key, kv_mode, head_size, q_heads, kv_heads, page, dtype, features, layout=layout_id
-    )
+    request = Request(device.key, kv_mode, head_size, q_heads, kv_heads, page, dtype, features, layout=layout_id)
     winners = {variant.op: variant for variant in VARIANTS[backend] if variant.mode is kv_mode}
     ops = {}
     for op, variant in winners.items():
@@ -148,7 +146,9 @@ def attend_batch() -> Callable[..., Any]:
     def run(cache: KVCache, batch: Batch, *, batch_invariant: bool = False, **keywords: Any) -> Any:
         longest = max(1, *batch.contexts)
         made = plan(cache, batch.cu_q, batch.seq_lens, max_context=longest, batch_invariant=batch_invariant)
-        return attend(batch.q, cache, batch.page_table, batch.seq_lens, batch.cu_q, made, scale=batch.scale, **keywords)
+        return attend(
+            batch.q, cache, batch.page_table, batch.seq_lens, batch.cu_q, made, scale=batch.scale, **keywords
+        )
 
     return run
 

@@ -38,3 +38,110 @@ def judge(cache, batch: Batch, attend_batch, **keywords):
 def test_every_kind_of_batch_is_right_in_every_layout(backend, mode, layout, kind, cache_for, attend_batch):
     batch = build(kind, head_size=96, contexts=SHORT, layout=LayoutId.parse(layout), inputs=("normal", "channel30"))
     judge(cache_for(backend, mode, batch), batch, attend_batch)
+
+
+@pytest.mark.parametrize(("dtype", "page", "group", "kv_heads"), [
+    ("bf16", 544, 1, 3),
+    ("fp16", 48, 5, 2),
+    ("fp32", 16, 8, 1),
+    ("bf16", 16, 71, 1),
+])  # fmt: skip
+@pytest.mark.parametrize("mode", MODES)
+def test_dtypes_pages_and_groups_of_plain_torch(mode, dtype, page, group, kv_heads, cache_for, attend_batch):
+    batch = build("mixed", head_size=72, contexts=SHORT, dtype=dtype, page=page, group=group, kv_heads=kv_heads)
+    judge(cache_for("cpu", mode, batch), batch, attend_batch)
+
+
+@pytest.mark.parametrize("head_size", [32, 40, 64, 80, 104, 112, 128, 160, 192, 256, 504, 512])
+@pytest.mark.parametrize("mode", MODES)
+def test_head_sizes_of_plain_torch(mode, head_size, cache_for, attend_batch):
+    batch = build("mixed", head_size=head_size, contexts=SHORT)
+    judge(cache_for("cpu", mode, batch), batch, attend_batch)
+
+
+@pytest.mark.parametrize("kind", ["decode", "prefill"])
+@pytest.mark.parametrize("mode", MODES)
+def test_long_contexts_of_plain_torch(mode, kind, cache_for, attend_batch):
+    batch = build(kind, head_size=64, contexts=(1024, 4097), kv_heads=1, group=2)
+    judge(cache_for("cpu", mode, batch), batch, attend_batch)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_small_steps_of_plain_torch_give_the_same(mode, cache_for, attend_batch):
+    """Rows of one step and steps of one sequence: neither the write's nor the attention's cutting may show."""
+    batch = build("mixed", head_size=40, contexts=SHORT)
+    judge(cache_for("cpu", mode, batch, rows=3, scores=200), batch, attend_batch)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_strided_inputs_with_dirt_between_are_right(backend, mode, cache_for, attend_batch):
+    batch = build("mixed", head_size=40, contexts=(1, 17), inputs=("normal",)).strided()
+    judge(cache_for(backend, mode, batch), batch, attend_batch)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_strided_output_is_filled_and_its_neighbours_are_not(backend, mode, cache_for, attend_batch):
+    batch = build("mixed", head_size=40, contexts=(1, 17), inputs=("normal",))
+    cache = cache_for(backend, mode, batch)
+    write(cache, batch.k, batch.v, batch.slots)
+    tokens, heads, width = batch.q.shape
+    wide = torch.full((tokens, heads + 1, width + 8), 7.0, dtype=torch.bfloat16)
+
+    attend_batch(cache, batch, out=wide[:, :heads, :width])
+
+    assert torch.equal(wide[:, :heads, :width], attend_batch(cache, batch))
+    assert (wide[:, heads:] == 7).all()
+    assert (wide[:, :, width:] == 7).all()
+
+
+@pytest.fixture
+def spoil(cache_for, attend_batch):
+    """Return a function: one value of V becomes non-finite; gives the outputs without and with it."""
+
+    def run(backend: str, mode: str, value: float) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = build("prefill", head_size=64, contexts=(20, 9), inputs=("normal",), padding=0)
+        outputs = []
+        for last in (0.0, value):
+            batch.v[int((batch.row_sequence == 0).nonzero()[11]), 1, 5] = last
+            cache = cache_for(backend, mode, batch)
+            write(cache, batch.k, batch.v, batch.slots)
+            outputs.append(attend_batch(cache, batch))
+        return outputs[0], outputs[1]
+
+    return run
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_non_finite_row_touches_no_other_sequence_or_head(backend, mode, value, spoil):
+    right, found = spoil(backend, mode, value)
+
+    assert torch.equal(found[20:], right[20:])
+    assert torch.equal(found[:, :4], right[:, :4])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_non_finite_row_shows_in_the_queries_that_see_it_and_in_no_other(mode, value, spoil):
+    right, found = spoil("cpu", mode, value)
+
+    spoiled = torch.zeros(found.shape[:2], dtype=torch.bool)
+    spoiled[11:20, 4:] = True  # from its token on, the group of its KV head
+    assert torch.equal(~found.isfinite().all(-1), spoiled)
+    torch.testing.assert_close(found[~spoiled], right[~spoiled], atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_same_calls_give_the_same_bytes_and_bits(mode, cache_for, attend_batch):
+    batch = build("mixed", head_size=96, contexts=(1, 17, 300))
+    results = []
+    for _ in range(10):
+        cache = cache_for("cpu", mode, batch)
+        # Memory of another alignment each time: a matrix product must not see where its operands lie.
+        shifted = torch.empty(batch.q.numel() + 7, dtype=batch.q.dtype)[len(results) % 7 :][: batch.q.numel()]
+        shifted = shifted.view(batch.q.shape).copy_(batch.q)
+        write(cache, batch.k, batch.v, batch.slots)
+        results.append((cache.buffer, attend_batch(cache, batch), attend_batch(cache, batch, out=shifted)))
+
+    assert all(torch.equal(one, first) for result in results for one, first in zip(result, results[0], strict=True))
+    assert torch.equal(results[0][1], results[0][2])

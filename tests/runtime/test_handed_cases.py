@@ -53,7 +53,9 @@ def test_head_96_is_right_on_200_seeds(cache_for, attend_batch):
     assert cache.selection.result.format.rotation_block == 32
     right = reference_of(batch, cache.view).out
     torch.testing.assert_close(out, right, atol=5e-2, rtol=5e-2)
-    correlation = [torch.corrcoef(torch.stack((o.flatten(), r.flatten())))[0, 1] for o, r in zip(out, right, strict=True)]
+    correlation = [
+        torch.corrcoef(torch.stack((o.flatten(), r.flatten())))[0, 1] for o, r in zip(out, right, strict=True)
+    ]
     assert min(correlation) >= 0.99
 
 
@@ -130,9 +132,7 @@ def test_empty_sequences_give_zeros_and_change_no_other(backend, mode, allocate)
         cu_q = torch.arange(len(lengths) + 1, dtype=torch.int32)
         made = plan(cache, cu_q, seq_lens, max_context=16)
         out = torch.full(q.shape, torch.nan, dtype=q.dtype)
-        return attend(
-            q, cache, torch.tensor(table, dtype=torch.int32), seq_lens, cu_q, made, out=out, return_lse=True
-        )
+        return attend(q, cache, torch.tensor(table, dtype=torch.int32), seq_lens, cu_q, made, out=out, return_lse=True)
 
     four, four_lse = run(q, [[0], [3], [1], [2]], [5, 0, 7, 0])
     two, two_lse = run(q[::2], [[0], [1]], [5, 7])

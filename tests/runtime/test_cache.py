@@ -1,0 +1,317 @@
+"""Making caches: new memory, foreign memory, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kvreg.core.errors import (
+    CallError,
+    DeviceUnavailable,
+    Refused,
+    WrongCache,
+    WrongDevice,
+    WrongDtype,
+    WrongShape,
+)
+from kvreg.core.layouts import INLINE, CacheStrides, Plane, strides
+from kvreg.core.modes import Mode
+from kvreg.runtime.attention import write
+from kvreg.runtime.cache import KVCache
+from kvreg.runtime.geometry import parse
+from kvreg.runtime.pages import dequantize
+
+INT4 = Mode.INT4_PER_TOKEN_HEAD
+SLOTS = torch.tensor([0, 5, 16, 47])
+
+
+def fill(cache: KVCache) -> tuple[torch.Tensor, torch.Tensor]:
+    """Write four rows and return what the cache says they are."""
+    torch.manual_seed(1)
+    shape = (4, cache.kind.kv_heads, cache.kind.head_size)
+    write(cache, *torch.randn(2, *shape).to(cache.dtype), SLOTS)
+    return dequantize(cache, SLOTS)
+
+
+@pytest.mark.parametrize("layout", ["planar.1", "inline.1"])
+@pytest.mark.parametrize(("mode", "dtype", "bytes_a_token"), [
+    ("int4_per_token_head", "bf16", 2 * (20 + 4)),
+    ("int4_per_token_head", "fp32", 2 * (20 + 4)),
+    ("none", "fp16", 2 * 80),
+    ("none", "fp32", 2 * 160),
+])  # fmt: skip
+def test_allocated_memory_is_zero_and_of_the_size_that_select_names(mode, dtype, bytes_a_token, layout, select):
+    selection = select("cpu", mode, 40, dtype=dtype, layout=layout, kv_heads=3, q_heads=3)
+
+    cache = KVCache.allocate(selection, 5)
+
+    assert selection.result.bytes_per_token_head == bytes_a_token
+    assert cache.buffer.numel() == 5 * 16 * 3 * bytes_a_token
+    assert not cache.buffer.any()
+    assert (cache.pages, cache.slots, str(cache.layout), cache.mode) == (5, 80, layout, mode)
+    assert cache.view.k.dtype == (torch.uint8 if mode.startswith("int4") else cache.dtype)
+    k, v = dequantize(cache, torch.arange(80))
+    assert not k.any()
+    assert not v.any()
+
+
+def test_memory_made_under_inference_mode_can_be_written_outside(select):
+    with torch.inference_mode():
+        cache = KVCache.allocate(select(), 3)
+
+    k, _ = fill(cache)
+
+    assert k.any()
+
+
+def test_rows_that_require_gradients_leave_none_in_the_cache(select):
+    cache = KVCache.allocate(select("cpu", "none"), 3)
+    k = torch.randn(2, 2, 96).bfloat16().requires_grad_()
+
+    write(cache, k, k, torch.tensor([0, 1]))
+
+    assert not cache.buffer.requires_grad
+    assert not cache.view.k.requires_grad
+    assert cache.view.k.grad_fn is None
+
+
+def test_two_planes_never_share_a_byte_and_fill_the_buffer(select):
+    for layout in ("planar.1", "inline.1"):
+        cache = KVCache.allocate(select("cpu", head_size=72, layout=layout, kv_heads=3, q_heads=3), 2)
+        counts = torch.zeros_like(cache.buffer)
+        for plane in (cache.view.k, cache.view.v, cache.view.k_scale, cache.view.v_scale):
+            marks = torch.as_strided(
+                counts,
+                (*plane.shape[:3], plane.element_size() * (plane.shape[3] if plane.dim() == 4 else 1)),
+                (*(step * plane.element_size() for step in plane.stride()[:3]), 1),
+                plane.storage_offset() * plane.element_size(),
+            )
+            marks += 1
+        assert (counts == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("head_size", "layout", "mode", "alignment"),
+    [
+        (128, "planar.1", "int4_per_token_head", 16),
+        (96, "planar.1", "int4_per_token_head", 16),
+        (72, "planar.1", "int4_per_token_head", 4),
+        (128, "inline.1", "int4_per_token_head", 4),
+        (40, "inline.1", "none", 16),
+    ],
+)
+def test_the_view_says_what_divides_every_row_address(head_size, layout, mode, alignment, select):
+    cache = KVCache.allocate(select("cpu", mode, head_size, layout=layout), 3)
+
+    view = cache.view
+
+    assert view.alignment == alignment
+    item = view.k.element_size()
+    addresses = [view.k[p, s, h].data_ptr() for p in range(3) for s in range(16) for h in range(2)]
+    addresses += [view.v[p, s, h].data_ptr() for p in range(3) for s in range(16) for h in range(2)]
+    assert all(address % alignment == 0 for address in addresses)
+    assert alignment >= item
+
+
+@pytest.mark.parametrize("layout", ["planar.1", "inline.1"])
+def test_a_buffer_inside_a_larger_one_is_read_from_its_offset(layout, select):
+    selection = select(layout=layout)
+    dense = KVCache.allocate(selection, 3)
+    whole = torch.full((dense.buffer.numel() + 100,), 0xA5, dtype=torch.uint8)
+
+    cache = KVCache.from_buffer(selection, whole[36 : 36 + dense.buffer.numel()])
+    found, right = fill(cache), fill(dense)
+
+    assert cache.pages == 3
+    assert all(torch.equal(a, b) for a, b in zip(found, right, strict=True))
+    assert (whole[:36] == 0xA5).all()
+    assert (whole[36 + dense.buffer.numel() :] == 0xA5).all()
+    assert cache.buffer.data_ptr() == whole.data_ptr() + 36
+
+
+def test_memory_behind_the_tensor_is_not_taken_even_if_the_storage_has_it(select):
+    selection = select()
+    size = KVCache.allocate(selection, 1).buffer.numel()
+
+    cache = KVCache.from_buffer(selection, torch.zeros(10 * size, dtype=torch.uint8)[: 2 * size + 7])
+
+    assert cache.pages == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.bfloat16, torch.float32])
+def test_rows_of_padded_pages_are_read_by_their_distance(dtype, select):
+    selection = select()
+    dense = KVCache.allocate(selection, 3)
+    item = dtype.itemsize
+    page = dense.buffer.numel() // 3
+    whole = torch.zeros((3, page // item + 64 // item), dtype=dtype)
+    whole.view(torch.uint8).fill_(0xA5)
+
+    cache = KVCache.from_buffer(selection, whole[:, : page // item])
+    found, right = fill(cache), fill(dense)
+
+    assert cache.pages == 3
+    assert all(torch.equal(a, b) for a, b in zip(found, right, strict=True))
+    padding = whole.view(torch.uint8)[:, page:]
+    assert (padding == 0xA5).all()
+
+
+def separate_planes(pages: int, kv_heads: int, head_size: int, page: int, gap: int = 0) -> tuple[CacheStrides, int]:
+    """K rows of all pages, then V rows, K scales, V scales: scales decoupled from rows, as some engines keep them."""
+    row = head_size // 2
+    rows, scales = pages * page * kv_heads * row, pages * page * kv_heads * 4
+    at = [gap, gap + rows, gap + 2 * rows, gap + 2 * rows + scales]
+    places = [Plane(start, page * kv_heads * row, kv_heads * row, row) for start in at[:2]]
+    places += [Plane(start, page * kv_heads * 4, kv_heads * 4, 4) for start in at[2:]]
+    return CacheStrides(*places, page * kv_heads * row), gap + 2 * (rows + scales)
+
+
+def test_foreign_strides_hold_the_same_rows(select):
+    selection = select(head_size=80, kv_heads=3, q_heads=3)
+    planes, size = separate_planes(4, 3, 80, 16, gap=8)
+    dense = KVCache.allocate(selection, 4)
+
+    cache = KVCache.from_buffer(selection, torch.zeros(size, dtype=torch.uint8), planes)
+
+    assert cache.pages == 4
+    assert all(torch.equal(a, b) for a, b in zip(fill(cache), fill(dense), strict=True))
+
+
+def test_a_strided_tensor_is_no_obstacle_where_strides_are_given(select):
+    """vLLM hands out [pages, heads, slots, content] over memory in the order pages, slots, heads, content."""
+    selection = select(layout="inline.1", kv_heads=3, q_heads=3)
+    memory = torch.zeros((4, 16, 3, 104), dtype=torch.uint8)
+    handed = memory.transpose(1, 2)
+    dense = KVCache.allocate(selection, 4)
+
+    cache = KVCache.from_buffer(selection, handed, strides(INLINE, INT4, 96, 3, 16))
+
+    assert cache.pages == 4
+    assert all(torch.equal(a, b) for a, b in zip(fill(cache), fill(dense), strict=True))
+    assert torch.equal(memory.flatten(), dense.buffer)
+    with pytest.raises(WrongCache, match=r"contiguous.*strides=CacheStrides"):
+        KVCache.from_buffer(selection, handed)
+
+
+DENSE = strides(INLINE, INT4, 96, 2, 16)
+"""Pages of 3328 bytes; slots of 2 heads, 104 bytes each."""
+
+
+def bent(**planes: dict[str, int]) -> dict[str, CacheStrides]:
+    """The dense strides with some of them replaced."""
+    return {"strides": replace(DENSE, **{name: replace(getattr(DENSE, name), **to) for name, to in planes.items()})}
+
+
+WRONG_BUFFERS = {
+    "not a tensor": (lambda: {"tensor": [0] * 5000}, WrongDtype, "buffer: torch.Tensor list"),
+    "empty": (lambda: {"tensor": memory(0)}, WrongShape, "buffer: at least one page shape (0,)"),
+    "too small": (lambda: {"tensor": memory(3327)}, WrongShape, "buffer: one page 3328 3327"),
+    "too small for the pages": (lambda: {"tensor": memory(6656), "pages": 3}, WrongCache, "9928 3 pages 6656"),
+    "no pages": (lambda: {"tensor": memory(6656), "pages": 0}, WrongShape, "pages: at least 1 found 0"),
+    "pages a float": (lambda: {"tensor": memory(6656), "pages": 2.0}, CallError, "pages: int float"),
+    "rows shorter than a page": (lambda: {"tensor": memory(8, 3000)}, WrongShape, "buffer: 3328 bytes 3000"),
+    "rows that overlap": (
+        lambda: {"tensor": memory(20000).as_strided((3, 3328), (3000, 1))},
+        WrongCache,
+        "sharing byte bytes of its own",
+    ),
+    "not contiguous": (lambda: {"tensor": memory(10, 10, 100)[:, ::2]}, WrongCache, "contiguous strides=CacheStrides"),
+    "elsewhere": (lambda: {"tensor": memory(6656).to("meta")}, WrongDevice, "cpu meta"),
+    "odd address": (lambda: {"tensor": memory(6700)[2:]}, WrongCache, "K scales: multiples of 4"),
+    "odd scale": (lambda: bent(k_scale={"offset": 50}), WrongCache, "K scales: 4 bytes"),
+    "odd head stride": (lambda: bent(v_scale={"head": 102}), WrongCache, "V scales: 4 102"),
+    "negative stride": (lambda: bent(k={"slot": -208}), WrongCache, "K rows: negative -208"),
+    "negative offset": (lambda: bent(v={"offset": -4}), WrongCache, "V rows: negative -4"),
+    "no scales": (
+        lambda: {"strides": replace(DENSE, k_scale=None)},
+        WrongCache,
+        "K scales: a plane None int4_per_token_head",
+    ),
+    "offset beyond the end": (lambda: bent(v={"offset": 7000}), WrongShape, "buffer: one page"),
+    "last row beyond the end": (
+        lambda: {**bent(v={"offset": 5000}), "pages": 1},
+        WrongCache,
+        "V rows: 8272 1 pages 6656",
+    ),
+    "K on V": (lambda: {"strides": replace(DENSE, v=DENSE.k)}, WrongCache, "K rows and V rows sharing byte 0"),
+    "V a byte into a scale": (lambda: bent(v={"offset": 51}), WrongCache, "K scales V rows sharing"),
+    "heads on one another": (lambda: bent(k={"head": 0}), WrongCache, "K rows and K rows"),
+    "slots on one another": (lambda: bent(v={"slot": 104}), WrongCache, "sharing byte"),
+    "pages on one another": (lambda: {**bent(k={"page": 0}, v={"page": 0}), "pages": 2}, WrongCache, "sharing byte"),
+    "a plane that runs into the next at its far end": (
+        lambda: {"strides": separate_planes(40, 2, 96, 16)[0], "tensor": memory(3328 * 41), "pages": 41},
+        WrongCache,
+        "sharing byte",
+    ),
+}
+
+
+def memory(*shape: int) -> torch.Tensor:
+    return torch.full(shape, 0xA5, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("row", WRONG_BUFFERS)
+def test_a_buffer_that_cannot_hold_the_cache_is_refused_untouched(row, select):
+    make, error, words = WRONG_BUFFERS[row]
+    arguments = {"tensor": memory(6656), **make()}
+    tensor = arguments.pop("tensor")
+
+    with pytest.raises(error) as caught:
+        KVCache.from_buffer(select(layout="inline.1"), tensor, **arguments)
+
+    assert type(caught.value) is error
+    assert "\n" not in str(caught.value)
+    missing = [word for word in words.split() if word not in str(caught.value)]
+    assert not missing, f"{missing} not in {caught.value}"
+    if isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu":
+        assert (tensor == 0xA5).all()
+
+
+def test_scales_where_the_mode_has_none_are_refused(select):
+    with pytest.raises(WrongCache, match="K scales: required None"):
+        KVCache.from_buffer(select("cpu", "none"), memory(1 << 16), DENSE)
+
+
+@pytest.mark.parametrize(("pages", "error"), [(0, WrongShape), (-1, WrongShape), (2.5, CallError), (True, CallError)])
+def test_a_number_of_pages_that_is_none_is_refused(pages, error, select):
+    with pytest.raises(error, match="pages"):
+        KVCache.allocate(select(), pages)
+
+
+def test_only_an_accepted_selection_of_one_mode_makes_a_cache(select):
+    one = select()
+    refused = replace(one.results[0], verdict="refused", reason="head_size: required 32, found 30; ask for 32")
+    unfinished = replace(one.results[0], ops={})
+
+    with pytest.raises(WrongCache, match="one mode, found int4_per_token_head, int4_per_token_head"):
+        KVCache.allocate(replace(one, results=one.results * 2), 1)
+    with pytest.raises(Refused, match="found 30"):
+        KVCache.allocate(replace(one, results=(refused,)), 1)
+    with pytest.raises(WrongCache, match="none for write, decode, prefill"):
+        KVCache.allocate(replace(one, results=(unfinished,)), 1)
+    with pytest.raises(WrongCache, match="a Selection, found dict"):
+        KVCache.allocate({}, 1)
+
+
+def test_a_cache_lies_on_the_platform_that_was_selected_for(select, monkeypatch):
+    with pytest.raises(WrongDevice, match="memory on cpu, as selected for cpu, found meta"):
+        KVCache.allocate(select(), 1, device="meta")
+    with pytest.raises(WrongDevice, match="a torch device, found 'gpu'"):
+        KVCache.allocate(select(), 1, device="gpu")
+    assert KVCache.allocate(select("triton"), 1).device.type == "cpu", "the interpreter takes tensors on the cpu"
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+    with pytest.raises(WrongDevice, match="memory on cuda, as selected for h200, found cpu"):
+        KVCache.allocate(select("triton"), 1, device="cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(DeviceUnavailable, match=r"a cuda card for h200.*kvreg doctor"):
+            KVCache.allocate(select("triton"), 1)
+
+
+def test_a_geometry_written_as_text_reads_back_the_same(select):
+    for arguments in (("cpu", "none"), ("cpu", "int4_per_token_head"), ("triton", "int4_per_token_head")):
+        geometry = KVCache.allocate(select(*arguments), 3, device="cpu").geometry
+        assert parse(str(geometry)) == geometry

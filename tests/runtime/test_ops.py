@@ -1,0 +1,132 @@
+"""The custom operators: the same results under torch.compile as in eager calls, and sound in torch's own checks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kvreg.core.errors import CallError, FeatureNotSelected
+from kvreg.runtime.attention import attend, write
+from kvreg.runtime.cache import KVCache
+from kvreg.runtime.plan import Plan, plan
+from kvreg.testing import Batch, build
+
+MODES = ("none", "int4_per_token_head")
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def batch() -> Batch:
+    return build("mixed", head_size=40, contexts=(1, 17, 33), inputs=("normal",))
+
+
+def plan_of(cache: KVCache, batch: Batch) -> Plan:
+    return plan(cache, batch.cu_q, batch.seq_lens, max_context=max(batch.contexts))
+
+
+def layer(cache: KVCache, batch: Batch, made: Plan, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a model does in a layer, with work before and behind for the compiler to see."""
+    write(cache, batch.k * 1, batch.v * 1, batch.slots)
+    out, lse = attend(q * 1, cache, batch.page_table, batch.seq_lens, batch.cu_q, made, return_lse=True)
+    return out + 1, lse
+
+
+@pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
+def test_a_compiled_layer_gives_what_an_eager_one_gives_in_one_graph(mode, compiler, cache_for, batch):
+    eager, compiled = (cache_for("cpu", mode, batch) for _ in range(2))
+    right = layer(eager, batch, plan_of(eager, batch), batch.q)
+
+    torch._dynamo.reset()
+    compiled_layer = torch.compile(layer, backend=compiler, fullgraph=True)
+    found = compiled_layer(compiled, batch, plan_of(compiled, batch), batch.q)
+
+    assert all(torch.equal(one, other) for one, other in zip(found, right, strict=True))
+    assert torch.equal(compiled.buffer, eager.buffer)
+
+
+def test_layers_of_one_kind_share_a_compiled_graph(mode, cache_for, batch):
+    caches = [cache_for("cpu", mode, batch) for _ in range(3)]
+    made = plan_of(caches[0], batch)
+
+    torch._dynamo.reset()
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled_layer = torch.compile(layer, backend=count, fullgraph=True)
+    outs = [compiled_layer(cache, batch, made, batch.q)[0] for cache in caches]
+
+    assert len(graphs) == 1
+    assert all(torch.equal(outs[0], out) for out in outs[1:])
+    assert torch.equal(caches[0].buffer, caches[2].buffer)
+
+
+def test_a_given_out_is_written_under_a_compiler(mode, cache_for, batch):
+    cache = cache_for("cpu", mode, batch)
+    made = plan_of(cache, batch)
+    write(cache, batch.k, batch.v, batch.slots)
+    arguments = (batch.q, cache, batch.page_table, batch.seq_lens, batch.cu_q, made)
+    out = torch.full_like(batch.q, torch.nan)
+
+    torch._dynamo.reset()
+    torch.compile(lambda: attend(*arguments, out=out), backend="aot_eager", fullgraph=True)()
+
+    assert torch.equal(out, attend(*arguments))
+
+
+def test_a_wrong_call_under_a_compiler_keeps_its_error(cache_for, batch):
+    cache = cache_for("cpu", "none", batch)
+    made = plan_of(cache, batch)
+
+    torch._dynamo.reset()
+    with pytest.raises(FeatureNotSelected, match="window"):
+        torch.compile(
+            lambda: attend(batch.q, cache, batch.page_table, batch.seq_lens, batch.cu_q, made, window=4),
+            backend="eager",
+        )()
+    with pytest.raises(CallError, match="slots: required slots below"):
+        torch.compile(lambda: write(cache, batch.k[:1], batch.v[:1], torch.tensor([1 << 20])), backend="eager")()
+
+
+def write_arguments(cache: KVCache, batch: Batch):
+    return (cache.buffer, batch.k, batch.v, batch.slots, cache.spec)
+
+
+def attend_arguments(cache: KVCache, batch: Batch, lse: bool):
+    shape = batch.q.shape[:2]
+    return (
+        batch.q, cache.buffer, batch.page_table, batch.seq_lens, batch.cu_q, torch.empty_like(batch.q),
+        torch.empty(shape) if lse else None, None, None, cache.spec, 1, 0, max(batch.contexts), False, batch.scale,
+    )  # fmt: skip
+
+
+def test_write_passes_torchs_operator_checks(mode, cache_for, batch):
+    cache = cache_for("cpu", mode, batch)
+
+    torch.library.opcheck(torch.ops.kvreg.write.default, write_arguments(cache, batch))
+
+
+@pytest.mark.parametrize("lse", [True, False])
+def test_attend_passes_torchs_operator_checks(mode, lse, cache_for, batch):
+    cache = cache_for("cpu", mode, batch)
+    write(cache, batch.k, batch.v, batch.slots)
+
+    torch.library.opcheck(torch.ops.kvreg.attend.default, attend_arguments(cache, batch, lse))
+
+
+def test_the_operator_uses_the_buffer_it_is_handed_and_no_other(mode, cache_for, batch):
+    """Compilers functionalize: they hand in a copy of the buffer and copy it back."""
+    cache = cache_for("cpu", mode, batch)
+    before, copy = cache.buffer.clone(), cache.buffer.clone()
+
+    torch.ops.kvreg.write(copy, *write_arguments(cache, batch)[1:])
+    assert torch.equal(cache.buffer, before)
+    write(cache, batch.k, batch.v, batch.slots)
+
+    assert torch.equal(cache.buffer, copy)

@@ -1,0 +1,175 @@
+"""Plans and the rule between decode and prefill."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kvreg.core.errors import DeviceUnavailable, UsageError
+from kvreg.core.requests import Op
+from kvreg.runtime.attention import attend, write
+from kvreg.runtime.cache import KVCache
+from kvreg.runtime.launchers import load
+from kvreg.runtime.plan import plan
+from kvreg.testing import build
+
+MODES = ("none", "int4_per_token_head")
+
+
+class Recorder:
+    """A launcher that splits as told, notes what it is called with and fills the output."""
+
+    def __init__(self, name: str, calls: list) -> None:
+        self.name, self.calls = name, calls
+
+    def splits(self, rows, kv_heads, group, max_context, compute_units, config) -> int:
+        self.calls.append((rows, kv_heads, group, max_context, compute_units, dict(config)))
+        return 5
+
+    def chunk(self, config) -> int:
+        return config["chunk"]
+
+    def __call__(self, call, config) -> None:
+        self.calls.append((self.name, call.split, dict(config)))
+        call.out.fill_(1.0)
+
+
+@pytest.fixture
+def recorded(select, monkeypatch):
+    """Return (cache, calls): a cache of three heads a group whose decode and prefill only take notes."""
+    calls: list = []
+    module = types.ModuleType("kvreg_recorder")
+    module.decode, module.prefill = Recorder("decode", calls), Recorder("prefill", calls)
+    monkeypatch.setitem(sys.modules, "kvreg_recorder", module)
+    load.cache_clear()
+    selection = select(head_size=64, q_heads=6)
+    result = selection.result
+    ops = dict(result.ops)
+    for op in (Op.DECODE, Op.PREFILL):
+        launcher = f"kvreg_recorder:{op}"
+        ops[op] = replace(
+            ops[op], launcher=launcher, config={"chunk": 64, "tuned": 1}, default_config={"chunk": 32, "tuned": 0}
+        )
+    yield KVCache.allocate(replace(selection, results=(replace(result, ops=ops),)), 8), calls
+    load.cache_clear()
+
+
+def batch_of(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(n + 1, dtype=torch.int32), torch.ones(n, dtype=torch.int32)
+
+
+def attend_rows(cache: KVCache, rows: int, n: int, made) -> torch.Tensor:
+    cu_q, seq_lens = batch_of(n)
+    table = torch.zeros((n, 8), dtype=torch.int32)
+    cu_q = cu_q.clamp(max=rows)
+    return attend(torch.zeros((rows, 6, 64), dtype=torch.bfloat16), cache, table, seq_lens, cu_q, made)
+
+
+def test_the_decode_launcher_says_how_contexts_are_cut_and_gets_the_workspace(recorded):
+    cache, calls = recorded
+
+    made = plan(cache, *batch_of(3), max_context=100)
+
+    assert calls == [(3, 2, 3, 100, None, {"chunk": 64, "tuned": 1})]
+    assert (made.split.splits, made.split.chunk, made.n_seqs, made.max_context) == (5, 0, 3, 100)
+    assert made.split.partial_out.shape == (3, 6, 5, 64)
+    assert made.split.partial_lse.shape == (3, 6, 5, 2)
+    assert made.split.partial_out.dtype == made.split.partial_lse.dtype == torch.float32
+
+
+def test_a_batch_invariant_plan_has_fixed_parts_and_default_parameters(recorded):
+    cache, calls = recorded
+
+    made = plan(cache, *batch_of(3), max_context=100, batch_invariant=True)
+    attend_rows(cache, 3, 3, made)
+
+    assert (made.split.splits, made.split.chunk) == (4, 32)
+    assert calls == [("decode", made.split, {"chunk": 32, "tuned": 0})]
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "op"), [(3, 3, "decode"), (2, 3, "decode"), (4, 3, "prefill"), (1, 1, "decode")]
+)
+def test_at_most_one_row_a_sequence_is_decode_more_is_prefill(rows, n, op, recorded):
+    cache, calls = recorded
+    made = plan(cache, *batch_of(n), max_context=100)
+    calls.clear()
+
+    attend_rows(cache, rows, n, made)
+
+    ((name, split, config),) = calls
+    assert name == op
+    assert config == {"chunk": 64, "tuned": 1}
+    assert (split is made.split) == (op == "decode")
+    assert split.splits == (5 if op == "decode" else 1)
+
+
+def test_no_rows_and_no_sequences_launch_nothing(recorded):
+    cache, calls = recorded
+    made, none = plan(cache, *batch_of(2), max_context=100), plan(cache, *batch_of(0), max_context=100)
+    calls.clear()
+
+    assert attend_rows(cache, 0, 2, made).shape == (0, 6, 64)
+    assert not attend_rows(cache, 4, 0, none).any()
+    write(cache, *torch.ones(2, 3, 2, 64).bfloat16(), torch.tensor([], dtype=torch.int32))
+
+    assert calls == []
+    assert not cache.buffer.any()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_batch_invariant_sequence_does_not_see_its_neighbours(backend, mode, cache_for):
+    batch = build("decode", head_size=64, contexts=(130, 1, 97, 33), inputs=("normal",), group=2)
+    cache = cache_for(backend, mode, batch, chunk=32)
+    tuned = cache.selection.result.ops[Op.DECODE]
+    default = {**tuned.default_config, **({"chunk": 32} if "chunk" in tuned.default_config else {})}
+    ops = {**cache.selection.result.ops, Op.DECODE: replace(tuned, default_config=default)}
+    selection = replace(cache.selection, results=(replace(cache.selection.result, ops=ops),))
+    cache = KVCache.from_buffer(selection, cache.buffer)
+    write(cache, batch.k, batch.v, batch.slots)
+
+    def run(which: list[int]) -> torch.Tensor:
+        cu_q = torch.arange(len(which) + 1, dtype=torch.int32)
+        seq_lens = batch.seq_lens[which]
+        made = plan(cache, cu_q, seq_lens, max_context=int(seq_lens.max()), batch_invariant=True)
+        return attend(batch.q[which], cache, batch.page_table[which], seq_lens, cu_q, made)
+
+    together = run([0, 1, 2, 3])
+
+    for index in range(4):
+        assert torch.equal(run([index])[0], together[index])
+
+
+def test_a_plan_reads_no_value_and_so_never_waits(select):
+    """On a card a wait would show as a read of the tensors' values; a tensor without values cannot be read."""
+    cache = KVCache.allocate(select(), 2)
+    cache.device = torch.device("meta")
+    cu_q, seq_lens = (x.to("meta") for x in batch_of(4))
+
+    made = plan(cache, cu_q, seq_lens, max_context=32)
+
+    assert made.n_seqs == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "words"),
+    [
+        ("kvreg_cpu.write", UsageError, "module:attribute"),
+        (":write", UsageError, "module:attribute"),
+        ("kvreg_cpu.write:absent", UsageError, "attribute absent of kvreg_cpu.write"),
+        ("kvreg_absent.write:write", DeviceUnavailable, "pip install 'kvreg[kernels]'"),
+    ],
+)
+def test_a_launcher_that_cannot_be_loaded_says_why(path, error, words):
+    with pytest.raises(error) as caught:
+        load(path)
+
+    assert words in str(caught.value)
+
+
+def test_a_launcher_is_loaded_once():
+    assert load("kvreg_cpu.write:write_none") is load("kvreg_cpu.write:write_none")
