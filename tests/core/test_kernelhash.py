@@ -130,11 +130,7 @@ def test_what_a_kernel_does_not_depend_on_leaves_its_hash(package, module, old, 
 
     package.edit(module, old, new)
 
-    if "(\n" in new:
-        # Parentheses are operators: a formatter that adds them changes the tokens.
-        assert package.hash() != before
-    else:
-        assert package.hash() == before
+    assert package.hash() == before
 
 
 @pytest.mark.parametrize(
@@ -183,17 +179,13 @@ def test_whitespace_and_indentation_do_not_count(package):
     assert package.hash() == before
 
 
-def test_constants_that_kvreg_lends_count(package, monkeypatch, tmp_path):
-    text = (package.folder / "kernel.py").read_text()
-    lent = source_hash(["kvreg.core.modes:ROTATION_SEED"])
+def test_constants_that_kvreg_lends_count(package):
+    before = package.hash()
 
-    assert "ROTATION_SEED" in text
-    assert lent != source_hash(["kvreg.core.modes:SCALE_BYTES"])
+    # The name in the launcher stays the same; what it stands for does not.
     package.edit("kernel", "import ROTATION_SEED", "import SCALE_BYTES as ROTATION_SEED")
-    # The name in the kernel is the same; what it stands for is not.
-    changed = package.hash()
-    package.edit("kernel", "import SCALE_BYTES as ROTATION_SEED", "import ROTATION_SEED")
-    assert package.hash() != changed
+
+    assert package.hash() != before
 
 
 def test_an_f_string_in_covered_code_is_refused_with_its_line(package):
@@ -276,7 +268,7 @@ def test_every_supported_python_gives_the_same_hash(package, version):
 
 def test_the_hash_of_a_fixed_text_never_changes(package):
     """Traces hold hashes for years: another value here makes every trace stale."""
-    assert package.hash() == "@@GOLDEN@@"
+    assert package.hash() == "e654a295d0df87cf046da18a7d1fca46f5851df26d0527a32143f97866f3696e"
 
 
 @pytest.mark.parametrize("backend", backends(), ids=lambda backend: backend.name)
