@@ -1,14 +1,14 @@
-"""Launch parameters where nothing was tuned, by padded head width. Torch-free: select prints them.
+"""Launch parameters where nothing was tuned. Torch-free: select prints them.
 
-Sources: tile 64 to 128 at 1 to 4 warps won every small grid on an H200 (docs/performance.md); block_m shrinks as the
-head grows so that the float32 accumulator stays at 64 registers a thread: block_m * width / (32 * warps) = 64.
+The figures are the best of a small grid on one H200 (docs/performance.md); elsewhere they are a start for the tuner.
+Rows and tiles shrink as the head grows, so that the float32 accumulator stays in registers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvreg.core.devices import Device
+from kvreg.core.modes import Mode
 from kvreg.core.requests import Request
 
 
@@ -17,32 +17,35 @@ def padded(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def write(device: Device, request: Request) -> Mapping[str, int]:
-    """Rows of 4 heads' worth of a token tile: 16 rows up to width 128, so that one program reads at least 4 KiB."""
-    width = padded(request.head_size)
-    return {"rows": max(1, 2048 // width), "num_warps": 4, "num_stages": 1}
+def write(mode: Mode, request: Request) -> Mapping[str, int]:
+    """A program takes 1024 values: few enough that a decode step's 32 tokens spread over the card."""
+    return {"rows": max(1, 1024 // padded(request.head_size)), "num_warps": 2, "num_stages": 1}
 
 
-def decode(device: Device, request: Request) -> Mapping[str, int]:
-    """One program a (token, KV head, split); 16 rows are the least that every matrix unit takes."""
-    width = padded(request.head_size)
+def decode(mode: Mode, request: Request) -> Mapping[str, int]:
+    """One program a (token, KV head, split); 16 rows are the least that every matrix unit takes.
+
+    One warp wins for int4: its row reductions stay in registers.
+    """
+    width, rows = padded(request.head_size), max(16, padded(request.group))
+    int4 = mode is Mode.INT4_PER_TOKEN_HEAD
     return {
-        "rows": max(16, padded(request.group)),
-        "tile": 64 if width <= 128 else 32 if width <= 256 else 16,
-        "num_warps": 4 if width >= 256 or request.group > 16 else 2,
-        "num_stages": 2,
-        "programs_per_unit": 4,
+        "rows": rows,
+        "tile": (32 if int4 else 64) if width <= 128 else 32 if width <= 256 else 16,
+        "num_warps": 4 if width >= 256 or rows > 16 else 1 if int4 else 2,
+        "num_stages": 3,
+        "programs_per_unit": 8 if int4 else 4,
         "chunk": 512,
     }
 
 
-def prefill(device: Device, request: Request) -> Mapping[str, int]:
-    """Query tokens and the heads of a group share the rows of a block."""
+def prefill(mode: Mode, request: Request) -> Mapping[str, int]:
+    """Query tokens and the heads of a group share the rows of a block; int4 spills at 128 rows of width 128."""
     width = padded(request.head_size)
-    rows = 64 if width <= 128 else 32 if width <= 256 else 16
+    rows = (128 if mode is Mode.NONE else 64) if width <= 128 else 32 if width <= 256 else 16
     return {
         "rows": max(rows, padded(request.group)),
-        "tile": 64 if width <= 64 else 32,
-        "num_warps": 4,
-        "num_stages": 2,
+        "tile": 64 if mode is Mode.NONE and width <= 128 else 32,
+        "num_warps": 4 if width <= 128 or mode is Mode.NONE else 8,
+        "num_stages": 3 if mode is Mode.NONE else 2,
     }

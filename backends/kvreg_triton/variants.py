@@ -11,11 +11,18 @@ from kvreg.core.variants import Constraints, Variant, VariantId
 from kvreg_triton import configs
 
 _SHORT = {Mode.NONE: "none", Mode.INT4_PER_TOKEN_HEAD: "int4"}
-_DEFAULTS: dict[Op, Callable[[Device, Request], Mapping[str, int]]] = {
+_DEFAULTS: dict[Op, Callable[[Mode, Request], Mapping[str, int]]] = {
     Op.WRITE: configs.write,
     Op.DECODE: configs.decode,
     Op.PREFILL: configs.prefill,
 }
+
+
+def _default_config(mode: Mode, op: Op) -> Callable[[Device, Request], Mapping[str, int]]:
+    def choose(device: Device, request: Request) -> Mapping[str, int]:
+        return _DEFAULTS[op](mode, request)
+
+    return choose
 
 
 def _stored(mode: Mode) -> Callable[[Device, int], Format]:
@@ -49,7 +56,7 @@ def shared(platform: str) -> tuple[Variant, ...]:
             launcher=f"{_module(mode, op)}:{op.value.upper()}",
             kernels=_kernels(mode, op),
             format=_stored(mode),
-            default_config=_DEFAULTS[op],
+            default_config=_default_config(mode, op),
             constraints=Constraints(),
             matrix_instruction=op is not Op.WRITE,
         )
