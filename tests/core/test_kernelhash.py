@@ -113,11 +113,6 @@ def package(tmp_path, monkeypatch):
         ("kernel", '    """Why three."""\n', '    """Because."""\n'),
         ("kernel", '"""A module."""', '"""Another."""'),
         ("kernel", "return x\n", "return x  # done\n"),
-        (
-            "kernel",
-            "        x = turn(x) * constants.SCALE\n",
-            "        x = (\n            turn(x) * constants.SCALE\n        )\n",
-        ),
         ("kernel", '"text"', "'text'"),
         ("kernel", "UNUSED = 1", "UNUSED = 2"),
         ("kernel", "def stranger(x):\n    return x", "def stranger(x):\n    return -x"),
