@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -95,6 +96,23 @@ def test_a_fact_that_is_unknown_has_no_source() -> None:
     assert sources_of(device, "l2_bytes") == []
     assert [source["key"] for source in sources_of(device, "memory_gb")] == ["gpuconst"]
     assert sources_of(device, "platform") == []
+
+
+def test_a_terminal_gets_a_drawn_table(home: Path) -> None:
+    leader, follower = os.openpty()
+    code = "from kvreg.cli.main import run; run(['devices'])"
+    environment = {**os.environ, "KVREG_HOME": str(home), "TERM": "xterm-256color", "COLUMNS": "100"}
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=follower, stderr=follower, env=environment)
+    os.close(follower)
+    drawn = bytearray()
+    with contextlib.suppress(OSError):  # a terminal whose last writer left reads as an error on Linux
+        while part := os.read(leader, 65536):
+            drawn += part
+    os.close(leader)
+
+    assert process.wait(timeout=60) == 0
+    assert b"\x1b[" in drawn
+    assert "NVIDIA H200 NVL" in drawn.decode()
 
 
 LOADED = (

@@ -84,7 +84,16 @@ def test_a_list_of_visible_devices_ends_at_the_first_that_is_none(value: str, ke
     assert [int(card.name) for card in visible(cards, ("V",), {"V": value})] == kept
 
 
-@pytest.mark.parametrize("script", ["exit 9", "echo No devices were found", "echo a, b", "printf '\\377\\376, x'"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "exit 9",
+        "echo NVIDIA L4, 8.9, [N/A], [N/A], 5, [N/A]; exit 9",
+        "echo No devices were found",
+        "echo a, b",
+        "printf '\\377\\376, x'",
+    ],
+)
 def test_a_tool_that_fails_or_babbles_finds_no_card(tool: Path, script: str) -> None:
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)

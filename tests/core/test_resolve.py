@@ -34,6 +34,7 @@ def find(text: str) -> Resolution:
         ("AMD_Instinct_MI300X_OAM", "mi300x", "file_name"),
         ("Intel(R)_Arc(TM)_Pro_B70_Graphics", "b70", "file_name"),
         ("Intel(R) Arc(TM) B580 Graphics", "b580", "alias"),
+        ("Intel Arc B580 Graphics", "b580", "alias"),
         ("NVIDIA A100-SXM4-80GB", "a100-80gb", "alias"),
         ("a100", "a100-80gb", "typed_alias"),
         ("RTX 4090", "rtx4090", "key"),
