@@ -1,0 +1,220 @@
+"""Which tuned entry a variant gets: precedence, buckets, and every mismatch that keeps an entry out."""
+
+import pytest
+
+from kvreg.core.requests import Op
+
+INT4 = "int4_per_token_head"
+NEED, LIMIT = 147456, 101376
+"""Handed case 10: an entry that needs more shared memory than the card has, bytes."""
+
+
+@pytest.fixture
+def measured(workshop):
+    workshop.validate("alpha")
+    return workshop
+
+
+def decode(workshop, device="alpha", **asked):
+    return workshop.ask(device, INT4, 96, **asked).result.ops[Op.DECODE]
+
+
+def notes(workshop, device="alpha", **asked):
+    return {note.code: note.text for note in workshop.ask(device, INT4, 96, **asked).result.notes}
+
+
+def test_without_an_entry_the_variants_default_serves(measured):
+    chosen = decode(measured)
+
+    assert (chosen.config, chosen.config_source, chosen.file) == ({"tile": 32}, "default", None)
+    assert chosen.default_config is None
+
+
+def test_the_entry_of_the_bucket_itself_is_tuned(measured):
+    path = measured.tune("alpha", {"bucket": "b64-c8192", "config": {"tile": 1}}, {"bucket": "b32-c8192"})
+
+    chosen = decode(measured, batch=17)
+
+    assert (chosen.config, chosen.config_source, chosen.file) == ({"tile": 128}, "tuned", str(path))
+    assert chosen.default_config == {"tile": 32}
+
+
+def test_the_next_larger_bucket_stands_in(measured):
+    measured.tune(
+        "alpha",
+        {"bucket": "b16-c8192", "config": {"tile": 1}},
+        {"bucket": "b64-c16384", "config": {"tile": 2}},
+        {"bucket": "b32-c16384", "config": {"tile": 3}},
+    )
+
+    chosen = decode(measured)
+
+    assert (chosen.config, chosen.config_source) == ({"tile": 3}, "bucket")
+
+
+def test_a_smaller_bucket_never_stands_in(measured):
+    measured.tune("alpha", {"bucket": "b16-c8192"})
+
+    assert decode(measured).config_source == "default"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"variant": "toy-int4-decode@2"},
+        {"op": "prefill"},
+        {"mode": "none"},
+        {"head_size": 128},
+        {"group": 1},
+        {"page": 32},
+        {"dtype": "fp16"},
+        {"layout": "inline.1"},
+        {"features": ["causal", "window"]},
+    ],
+    ids=lambda entry: next(iter(entry)),
+)
+def test_an_entry_of_another_shape_does_not_serve(measured, entry):
+    measured.tune("alpha", entry)
+
+    assert decode(measured).config_source == "default"
+
+
+def test_a_writes_entry_serves_every_group(measured):
+    write = {"variant": "toy-int4-write@1", "op": "write", "bucket": "t32", "config": {"rows": 9}}
+    measured.tune("alpha", {**write, "group": 1})
+
+    assert measured.ask("alpha", INT4, 96).result.ops[Op.WRITE].config == {"rows": 9}
+
+
+def test_precedence_is_measured_before_estimated_and_the_overlay_before_the_shipped(measured):
+    entries = {
+        ("measured", True): {"tile": 1},
+        ("measured", False): {"tile": 2},
+        ("estimated", True): {"tile": 3},
+        ("estimated", False): {"tile": 4},
+    }
+    seen = []
+    while entries:
+        for overlay in (True, False):
+            mine = [
+                {"source": source, "config": config} for (source, place), config in entries.items() if place is overlay
+            ]
+            measured.tune("alpha", *mine, overlay=overlay)
+        chosen = decode(measured)
+        seen.append((chosen.config["tile"], chosen.config_source))
+        entries.pop(next(key for key, config in entries.items() if config == chosen.config))
+
+    assert seen == [(1, "tuned"), (2, "tuned"), (3, "estimated"), (4, "estimated")]
+
+
+def test_a_measured_larger_bucket_goes_before_an_estimate_of_the_bucket_itself(measured):
+    measured.tune("alpha", {"source": "estimated"}, {"bucket": "b64-c8192", "config": {"tile": 5}})
+
+    assert decode(measured).config == {"tile": 5}
+
+
+def test_an_entry_of_another_kernel_is_not_used_and_named(measured):
+    measured.tune("alpha", {"kernel_hash": "0" * 64})
+
+    assert decode(measured).config_source == "default"
+    assert "is of another kernel (00000000, now" in notes(measured)["tuned_stale"]
+
+
+def test_an_entry_too_big_for_the_card_is_rejected_with_both_numbers_and_the_next_serves(measured):
+    devices = measured.folder / "devices.yaml"
+    devices.write_text(devices.read_text().replace("200000", str(LIMIT)))
+    measured.tune(
+        "alpha",
+        {"config": {"tile": 512}, "resources": {"shared_bytes": NEED}},
+        {"bucket": "b64-c8192", "config": {"tile": 64}, "resources": {"shared_bytes": LIMIT}},
+    )
+
+    chosen = decode(measured)
+
+    assert (chosen.config, chosen.config_source) == ({"tile": 64}, "bucket")
+    text = notes(measured)["tuned_memory"]
+    assert str(NEED) in text
+    assert str(LIMIT) in text
+
+
+def test_where_no_entry_fits_the_default_serves_and_the_note_comes_once(measured):
+    devices = measured.folder / "devices.yaml"
+    devices.write_text(devices.read_text().replace("200000", str(LIMIT)))
+    measured.tune("alpha", {"resources": {"shared_bytes": NEED}})
+
+    result = measured.ask("alpha", INT4, 96).result
+
+    assert result.ops[Op.DECODE].config_source == "default"
+    assert [note.code for note in result.notes].count("tuned_memory") == 1
+
+
+def test_a_sub_model_takes_its_parents_entry_with_a_note(measured):
+    measured.tune("alpha", {})
+
+    assert decode(measured, "alpha-mini").config == {"tile": 128}
+    assert "tuned on alpha" in notes(measured, "alpha-mini")["tuned_parent"]
+
+
+def test_a_sub_models_own_entry_goes_first(measured):
+    measured.tune("alpha", {"config": {"tile": 1}})
+    measured.tune("alpha-mini", {"config": {"tile": 2}})
+
+    assert decode(measured, "alpha-mini").config == {"tile": 2}
+
+
+def test_another_card_of_the_arch_takes_no_entry_over(measured):
+    measured.tune("alpha", {})
+
+    assert decode(measured, "beta").config_source == "default"
+
+
+def test_a_file_that_belongs_to_another_device_is_not_used(measured):
+    path = measured.tune("beta", {})
+    path.rename(path.with_name("alpha.yaml"))
+
+    assert decode(measured).config_source == "default"
+    assert "belongs to beta" in notes(measured)["tuned_device"]
+
+
+def test_a_mig_slice_does_not_take_the_cards_entry_silently(measured):
+    devices = measured.folder / "devices.yaml"
+    text = devices.read_text().replace(
+        "  fp8_triton: [e4m3fn, e5m2]\n  variants", "  mig_profiles: [1g.18gb]\n  variants"
+    )
+    devices.write_text(text)
+    measured.tune("alpha", {})
+
+    chosen = decode(measured, "Toy Alpha MIG 1g.18gb")
+
+    assert chosen.config_source == "default"
+    assert chosen.evidence.numerics == "arch"
+    assert "whole alpha" in notes(measured, "Toy Alpha MIG 1g.18gb")["tuned_slice"]
+
+
+def test_an_entry_made_with_another_triton_is_used_with_a_note(measured, tmp_path, monkeypatch):
+    (tmp_path / "site" / "triton-3.9.0.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    measured.tune("alpha", {}, environment={"triton": "3.6.0"})
+
+    assert decode(measured).config_source == "tuned"
+    assert "tuned with triton 3.6.0, here is 3.9.0" in notes(measured)["tuned_versions"]
+
+
+def test_a_broken_entry_is_named_and_the_good_ones_serve(measured):
+    measured.tune("alpha", {"bucket": "huge"}, {"config": {"tile": "wide"}}, {"config": {"tile": 7}})
+
+    assert decode(measured).config == {"tile": 7}
+    faults = [each.text for each in measured.ask("alpha", INT4, 96).result.notes if each.code == "tuned_fault"]
+    assert len(faults) == 2
+    assert "entry 1: bucket 'huge'" in faults[0]
+    assert "entry 2: config.tile" in faults[1]
+
+
+@pytest.mark.parametrize("content", ["entries: [", "schema: 7\ndevice: alpha\nentries: []", "[]", "\x00"])
+def test_a_broken_file_is_named_and_the_default_serves(measured, content):
+    path = measured.tune("alpha", {})
+    path.write_text(content)
+
+    assert decode(measured).config_source == "default"
+    assert str(path) in notes(measured)["tuned_fault"]
+    assert path.exists()
