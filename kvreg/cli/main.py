@@ -20,6 +20,9 @@ from kvreg.core import environment, notices
 from kvreg.core.errors import KvregError
 from kvreg.core.near import suggestion
 
+COMPLETION = "_KVREG_COMPLETE"
+"""Set by shells that complete a line: `eval "$(_KVREG_COMPLETE=bash_source kvreg)"`."""
+
 INTERRUPTED = 130
 """128 + SIGINT, as shells count it."""
 
@@ -105,6 +108,8 @@ def version() -> str:
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
+    if COMPLETION in os.environ:
+        cli.main(prog_name="kvreg", complete_var=COMPLETION)
     sys.exit(status(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -116,16 +121,17 @@ def status(arguments: Sequence[str]) -> int:
         if reconfigure:
             reconfigure(errors="backslashreplace")  # a name that the terminal cannot spell is no reason to fail
     try:
-        result = cli.main(args=list(arguments), prog_name="kvreg", standalone_mode=False)
+        # Not `cli.main`, which turns a broken pipe into exit 1 and leaves no trace of the cause.
+        with cli.make_context("kvreg", list(arguments)) as context:
+            result = cli.invoke(context)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as left:
+        return left.exit_code
     except BrokenPipeError:
-        return _reader_left()
-    except SystemExit as left:
-        # click turns a broken pipe into exit 1, and ends shell completion so.
-        if isinstance(left.__context__, BrokenPipeError):
-            return _reader_left()
-        return left.code if isinstance(left.code, int) else int(left.code is not None)
+        # The reader has what it wanted (`kvreg devices | head`), and no later flush may complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KvregError as error:
         _report(error.code, error.message, error.candidates, as_json)
         return error.exit_code
@@ -145,12 +151,6 @@ def status(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         _report("internal", f"{type(error).__name__}: {error}; KVREG_LOG=debug shows where", (), as_json)
         return 1
-
-
-def _reader_left() -> int:
-    """End quietly: the reader has what it wanted (`kvreg devices | head`), and no later flush may complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
 
 
 def _usage(error: click.ClickException) -> str:

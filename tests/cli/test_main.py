@@ -123,8 +123,12 @@ def test_an_interrupted_command_says_so_and_ends_as_shells_expect(kvreg: Run) ->
     assert (answer.code, answer.err.strip().splitlines()[-1]) == (130, "kvreg: interrupted")
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
-    code = "from kvreg.cli.main import run; run(['devices', '--json'])"
+@pytest.mark.parametrize("repeats", [1, 100])  # with and without more output than a pipe holds
+def test_a_reader_that_leaves_early_is_no_error(repeats: int) -> None:
+    code = (
+        f"import json; dumps = json.dumps; json.dumps = lambda *a, **k: dumps(*a, **k) * {repeats}\n"
+        "from kvreg.cli.main import run; run(['devices', '--json'])"
+    )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.read(1)
@@ -132,6 +136,19 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     _, err = process.communicate(timeout=60)
 
     assert (process.returncode, err) == (0, b"")
+
+
+def test_a_shell_can_complete_commands(kvreg: Run) -> None:
+    environment = {"_KVREG_COMPLETE": "bash_complete", "COMP_WORDS": "kvreg dev", "COMP_CWORD": "1"}
+
+    assert kvreg(environment=environment).out == "plain,devices\n"
+
+
+def test_help_of_a_command_is_no_error(kvreg: Run) -> None:
+    answer = kvreg("devices", "--help")
+
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("Usage: kvreg devices [OPTIONS] [KEY]")
 
 
 def test_a_name_outside_the_terminal_s_encoding_is_no_crash(kvreg: Run) -> None:
