@@ -1,7 +1,15 @@
 """The numerical check that validate, the tuner and the tests share."""
 
 from kvreg.gate.attention import check_attention
-from kvreg.gate.reports import Failure, GateReport, RotationReport, SequenceResult, WriteReport, WriteResult
+from kvreg.gate.reports import (
+    Failure,
+    GateReport,
+    RotationReport,
+    SequenceResult,
+    WriteReport,
+    WriteResult,
+    write_checks,
+)
 from kvreg.gate.run import quantization_error, reference_of, run_attention, run_write
 from kvreg.gate.write import check_rotation, check_write, snapshot
 
@@ -20,4 +28,5 @@ __all__ = [
     "run_attention",
     "run_write",
     "snapshot",
+    "write_checks",
 ]

@@ -46,6 +46,11 @@ COSINE_FLOOR = Limit(
     "|r| / sqrt(sum p^2 |v|^2)",
     "below it r is what cancellation has left over and its direction is noise; the relative error judges those rows",
 )
+LSE = Limit(
+    1.0,
+    "times the limit of e",
+    "merging two partial results weighs them by exp(lse): an lse that is off by x scales its part by 1 + x",
+)
 STEP = Limit(
     1.05,
     "quantization steps",
@@ -74,6 +79,7 @@ ALL = {
     "fast_share": FAST_SHARE,
     "cosine": COSINE,
     "cosine_floor": COSINE_FLOOR,
+    "lse": LSE,
     "step": STEP,
     "scale": SCALE,
     "zero_point": ZERO_POINT,

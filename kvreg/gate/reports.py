@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvreg.core.errors import GateFailed, wrong
+from kvreg.core.modes import Mode
 from kvreg.testing import Label
 
 ATTENTION_CHECKS = ("shape", "dtype", "guard", "poison", "finite", "zero", "rel_error", "cosine", "lse", "repeat")
 """Checks of an attention result, in the order in which they are made."""
 WRITE_CHECKS = ("row_bits", "step", "scale", "zero_point", "untouched")
 """Checks of a write; row_bits in mode `none`, the next three in int4, the last in both."""
+
+
+def write_checks(mode: Mode) -> tuple[str, ...]:
+    """Return the write checks that a mode has."""
+    return ("row_bits", "untouched") if mode is Mode.NONE else ("step", "scale", "zero_point", "untouched")
 
 
 @dataclass(frozen=True, slots=True)

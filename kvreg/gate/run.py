@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 
-from kvreg.core.modes import Mode
 from kvreg.core.requests import Accuracy
 from kvreg.gate.attention import check_attention, row_errors
 from kvreg.gate.poison import Buffer, buffer
@@ -28,8 +27,13 @@ def reference_of(batch: Batch, cache: Cache) -> Reference:
 def quantization_error(batch: Batch, reference: Reference) -> float:
     """Return what the mode's rounding alone costs on a batch: the mean e of fp64 attention over the unquantized rows.
 
-    Class `fast` is measured by it. `batch` must be built with padding=0, so that its rows lie in order.
+    Class `fast` is measured by it. Raises ValueError for a batch with padding rows: its rows do not lie in order.
     """
+    if batch.k.shape[0] != sum(batch.contexts):
+        raise ValueError(
+            f"quantization error: required a batch without padding rows ({sum(batch.contexts)}), "
+            f"found {batch.k.shape[0]} rows; build it with padding=0"
+        )
     starts = torch.zeros(len(batch.contexts), dtype=torch.int64, device=batch.q.device)
     starts[1:] = batch.seq_lens[:-1].to(torch.int64).cumsum(0)
     exact = attention(batch.q, PlainRows(batch.k, batch.v, starts), batch.contexts, batch.cu_q_host, scale=batch.scale)
@@ -99,8 +103,3 @@ def run_write(call: Callable[[], None], batch: Batch, cache: Cache, *, fill: int
     return check_write(
         cache, before, batch.k, batch.v, batch.slots, row_sequence=batch.row_sequence, labels=batch.labels
     )
-
-
-def judged(mode: Mode) -> tuple[str, ...]:
-    """Return the write checks that apply to a mode."""
-    return ("row_bits", "untouched") if mode is Mode.NONE else ("step", "scale", "zero_point", "untouched")

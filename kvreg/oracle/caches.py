@@ -11,6 +11,9 @@ from kvreg.core.modes import Mode
 from kvreg.oracle.quantize import pack_codes, pack_scale, quantize_int4, unpack_codes, unpack_scale
 from kvreg.oracle.rotation import rotate, unrotate
 
+_STORED_AT_ONCE = 1 << 15
+"""Rows that `store` holds in fp64 at a time: half a gigabyte at 8 heads of 256."""
+
 
 class Cache(Protocol):
     """What the oracle needs of a cache; `kvreg.runtime.launchers.CacheView` has it.
@@ -102,15 +105,15 @@ def store(cache: Cache, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -
     `k`, `v`: (rows, kv_heads, head_size); `slots`: (at most rows,) integers; negative ones are skipped.
     """
     _known(cache)
-    kept = torch.nonzero(slots >= 0).squeeze(1)
-    index = slots[kept].to(torch.int64)
-    page, slot = index // cache.page, index % cache.page
-    for source, data, scales in ((k, cache.k, cache.k_scale), (v, cache.v, cache.v_scale)):
-        rows = source[kept]
-        if cache.mode is Mode.NONE:
-            data[page, slot] = rows.to(data.dtype)
-            continue
-        assert scales is not None
-        codes, scale, zero = quantize_int4(rotate(rows, cache.head_size))
-        data[page, slot] = pack_codes(codes)
-        scales[page, slot] = pack_scale(scale, zero)
+    for kept in torch.nonzero(slots >= 0).squeeze(1).split(_STORED_AT_ONCE):
+        index = slots[kept].to(torch.int64)
+        page, slot = index // cache.page, index % cache.page
+        for source, data, scales in ((k, cache.k, cache.k_scale), (v, cache.v, cache.v_scale)):
+            rows = source[kept]
+            if cache.mode is Mode.NONE:
+                data[page, slot] = rows.to(data.dtype)
+                continue
+            assert scales is not None
+            codes, scale, zero = quantize_int4(rotate(rows, cache.head_size))
+            data[page, slot] = pack_codes(codes)
+            scales[page, slot] = pack_scale(scale, zero)

@@ -11,6 +11,7 @@ from kvreg.core.errors import GateFailed
 from kvreg.core.modes import Mode
 from kvreg.gate import check_attention, limits, quantization_error, reference_of, run_attention, specimen
 from kvreg.gate.attention import row_errors
+from kvreg.gate.run import AttentionCall
 from kvreg.oracle import Reference
 from kvreg.testing import INPUTS, Batch, CacheBytes, Label, build
 
@@ -162,9 +163,12 @@ def test_the_quantization_error_is_that_of_the_mode() -> None:
 
     assert 0.05 < int4 < 0.3
     assert none < 1e-12
+    padded = build("decode", head_size=128, contexts=(64,), inputs=("normal",))
+    with pytest.raises(ValueError, match="padding=0"):
+        quantization_error(padded, reference_of(padded, padded.filled(Mode.NONE)))
 
 
-def call_of(batch: Batch, cache: CacheBytes, fault: str | None = None) -> object:
+def call_of(batch: Batch, cache: CacheBytes, fault: str | None = None) -> AttentionCall:
     def call(out: torch.Tensor, lse: torch.Tensor | None) -> None:
         specimen.Specimen(fault).attend(
             batch.q, cache, batch.page_table, batch.seq_lens, batch.cu_q, batch.scale, out, lse
@@ -175,7 +179,7 @@ def call_of(batch: Batch, cache: CacheBytes, fault: str | None = None) -> object
 
 def test_a_right_call_is_green_with_and_without_lse(batch: Batch, cache: CacheBytes) -> None:
     for with_lse in (True, False):
-        report = run_attention(call_of(batch, cache), batch, cache, with_lse=with_lse, repeats=1)  # type: ignore[arg-type]
+        report = run_attention(call_of(batch, cache), batch, cache, with_lse=with_lse, repeats=1)
         assert report.ok, report.failures
         assert all((row.max_lse_error is not None) == with_lse for row in report.rows)
 
@@ -184,7 +188,7 @@ def test_what_is_left_unwritten_is_told_from_a_computed_nan(batch: Batch, cache:
     inner = call_of(batch, cache)
 
     def nan_in_one_row(out: torch.Tensor, lse: torch.Tensor | None) -> None:
-        inner(out, lse)  # type: ignore[operator]
+        inner(out, lse)
         out[1, 0, 0] = math.nan
 
     def writes_nothing(out: torch.Tensor, lse: torch.Tensor | None) -> None:
@@ -204,7 +208,7 @@ def test_a_write_beside_the_output_is_found(batch: Batch, cache: CacheBytes, end
     inner = call_of(batch, cache)
 
     def spills(out: torch.Tensor, lse: torch.Tensor | None) -> None:
-        inner(out, lse)  # type: ignore[operator]
+        inner(out, lse)
         whole = torch.empty(0, dtype=out.dtype).set_(out.untyped_storage())
         whole[end] = 0.0
 
@@ -215,7 +219,7 @@ def test_a_second_call_with_other_bits_is_found(batch: Batch, cache: CacheBytes)
     inner, calls = call_of(batch, cache), []
 
     def drifts(out: torch.Tensor, lse: torch.Tensor | None) -> None:
-        inner(out, lse)  # type: ignore[operator]
+        inner(out, lse)
         calls.append(1)
         if len(calls) == 3:
             out[0, 0, 0] = -out[0, 0, 0] + 1
@@ -225,6 +229,17 @@ def test_a_second_call_with_other_bits_is_found(batch: Batch, cache: CacheBytes)
     assert run_attention(drifts, batch, cache, repeats=2).checks == {"repeat"}
 
 
+def test_a_second_call_that_writes_nothing_is_found(batch: Batch, cache: CacheBytes) -> None:
+    inner, calls = call_of(batch, cache), []
+
+    def stops(out: torch.Tensor, lse: torch.Tensor | None) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            inner(out, lse)
+
+    assert run_attention(stops, batch, cache, repeats=1).checks == {"repeat"}
+
+
 def test_a_query_rounded_to_bf16_after_its_rotation_fails_and_fp16_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = build("decode", head_size=128, contexts=(64, 300), group=8, kv_heads=1, seeds=range(3))
     cache = batch.filled(Mode.INT4_PER_TOKEN_HEAD)
@@ -232,7 +247,7 @@ def test_a_query_rounded_to_bf16_after_its_rotation_fails_and_fp16_passes(monkey
     found = {}
     for dtype in (torch.bfloat16, torch.float16):
         monkeypatch.setattr(specimen, "_forward", lambda x, dtype=dtype: rotate(x).to(dtype).float())
-        report = run_attention(call_of(batch, cache), batch, cache)  # type: ignore[arg-type]
+        report = run_attention(call_of(batch, cache), batch, cache)
         found[dtype] = report.checks
 
     assert "rel_error" in found[torch.bfloat16]
@@ -240,7 +255,7 @@ def test_a_query_rounded_to_bf16_after_its_rotation_fails_and_fp16_passes(monkey
 
 
 def test_a_failed_report_raises_with_subject_place_and_both_sides(batch: Batch, cache: CacheBytes) -> None:
-    report = run_attention(call_of(batch, cache, "output_scaled"), batch, cache)  # type: ignore[arg-type]
+    report = run_attention(call_of(batch, cache, "output_scaled"), batch, cache)
 
     with pytest.raises(GateFailed) as caught:
         report.require("triton-int4-decode@1")

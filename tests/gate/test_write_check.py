@@ -10,9 +10,9 @@ import torch
 
 from kvreg.core.layouts import INLINE, PLANAR, LayoutId
 from kvreg.core.modes import Mode
-from kvreg.gate import check_rotation, check_write, run_write, snapshot
+from kvreg.gate import check_rotation, check_write, run_write, snapshot, write_checks
 from kvreg.gate.specimen import Specimen
-from kvreg.oracle import rotate, store
+from kvreg.oracle import rotate, store, stored_rows
 from kvreg.oracle.quantize import pack_scale, unpack_scale
 from kvreg.testing import Batch, CacheBytes, allocate, build
 
@@ -97,18 +97,25 @@ def test_one_flipped_bit_of_a_plain_row_is_found(batch: Batch) -> None:
     assert found(batch, Mode.NONE, spoil) == {"row_bits"}
 
 
-def shift_code(batch: Batch, steps: int) -> Callable[[CacheBytes], None]:
+def shifted_code(batch: Batch, away: bool) -> Callable[[CacheBytes], None]:
+    """One code up by one, where its value was a fifth of a step above its input already, or below it."""
+
     def spoil(cache: CacheBytes) -> None:
+        assert cache.k_scale is not None
         slot = int(batch.slots[40])
-        row = cache.k[slot // 16, slot % 16, 0]
-        at = int(((row & 15) <= 15 - steps).nonzero()[0])
-        row[at] += steps
+        at = (slot // 16, slot % 16)
+        scale, _ = unpack_scale(cache.k_scale[at])
+        rest = (stored_rows(cache, "k", *(torch.tensor(i) for i in at)) - rotate(batch.k[40], 96)) / scale[:, None]
+        low = cache.k[at][0] & 15
+        above = rest[0, 0::2] > 0.2 if away else rest[0, 0::2] < -0.2
+        cache.k[at][0, int((above & (low < 15)).nonzero()[0])] += 1
 
     return spoil
 
 
-def test_a_code_may_be_one_off_at_a_rounding_edge_but_not_two(batch: Batch) -> None:
-    assert found(batch, INT4, shift_code(batch, 2)) == {"step"}
+def test_a_code_may_be_one_off_towards_its_input_but_not_away_from_it(batch: Batch) -> None:
+    assert found(batch, INT4, shifted_code(batch, away=False)) == set()
+    assert found(batch, INT4, shifted_code(batch, away=True)) == {"step"}
 
 
 def scaled(batch: Batch, factor: float) -> Callable[[CacheBytes], None]:
@@ -185,15 +192,21 @@ def test_planes_in_buffers_of_their_own_are_watched_too() -> None:
     class Decoupled:
         mode, head_size, kv_heads, page = INT4, 32, 1, 16
         k, v = made.k.clone(), made.v.clone()
-        k_scale, v_scale = made.k_scale.clone(), made.v_scale.clone()  # type: ignore[union-attr]
+        k_scale, v_scale = made.k_scale.clone(), made.v_scale.clone()
 
     cache = Decoupled()
     k, v = torch.randn((2, 1, 1, 32))
     for plane in (cache.k, cache.v, cache.k_scale, cache.v_scale):
-        before = snapshot(cache)  # type: ignore[arg-type]
-        store(cache, k, v, torch.tensor([3]))  # type: ignore[arg-type]
+        before = snapshot(cache)
+        store(cache, k, v, torch.tensor([3]))
         plane[1, 9] = 0
-        assert "untouched" in check_write(cache, before, k, v, torch.tensor([3])).checks  # type: ignore[arg-type]
+        assert "untouched" in check_write(cache, before, k, v, torch.tensor([3])).checks
+
+
+def test_every_check_that_is_red_for_a_spoiled_cache_is_one_of_its_mode(batch: Batch) -> None:
+    for mode in (Mode.NONE, INT4):
+        assert found(batch, mode, lambda cache: cache.fill(0x5A)) <= set(write_checks(mode))
+        assert found(batch, mode, lambda cache: cache.fill(0x5A)) >= set(write_checks(mode)) - {"zero_point"}
 
 
 def test_the_rotation_limits_tell_fp32_from_bf16_and_from_none() -> None:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from kvreg.core.layouts import INLINE
 from kvreg.core.modes import Mode
 from kvreg.oracle import PlainRows, Reference, attention, dequantize, over_cache
-from kvreg.testing import build
+from kvreg.testing import Kind, build
 
 
 def by_rows(
@@ -149,7 +149,7 @@ class Largest(TorchDispatchMode):
         super().__init__()
         self.bytes = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             # Views and expanded tensors take no memory of their own; their storage counts once, where it is made.
@@ -159,8 +159,8 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
-def test_intermediate_values_stay_within_the_budget(kind: str) -> None:
-    batch = build(kind, head_size=32, group=2, contexts=(700,), inputs=("normal",), seeds=range(24))  # type: ignore[arg-type]
+def test_intermediate_values_stay_within_the_budget(kind: Kind) -> None:
+    batch = build(kind, head_size=32, group=2, contexts=(700,), inputs=("normal",), seeds=range(24))
     cache = batch.filled(Mode.INT4_PER_TOKEN_HEAD)
     budget = 3 << 20
     result = batch.q.numel() * 8 + batch.q.shape[1] * 32 * 8
@@ -169,5 +169,17 @@ def test_intermediate_values_stay_within_the_budget(kind: str) -> None:
         over_cache(batch.q, cache, batch.page_table, batch.contexts, batch.cu_q_host, scale=batch.scale, budget=budget)
 
     whole = 24 * 700 * 2 * 32 * 8
+    assert whole > budget
     assert seen.bytes <= max(budget, result)
     assert seen.bytes < whole
+
+
+def test_one_long_sequence_is_cut_by_its_query_rows() -> None:
+    q, (k, v) = torch.randn((300, 8, 32)), torch.randn((2, 300, 1, 32))
+    rows, budget = PlainRows(k, v, torch.tensor([0])), 2 << 20
+
+    with Largest() as seen:
+        found = attention(q, rows, [300], [0, 300], scale=0.2, budget=budget)
+
+    assert seen.bytes <= budget < 300 * 300 * 8 * 8
+    close(found, attention(q, rows, [300], [0, 300], scale=0.2))
