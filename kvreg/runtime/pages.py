@@ -122,7 +122,7 @@ def _laid_out(selection: Selection, layout: LayoutId) -> Selection:
 
 
 def _planes(view: CacheView) -> list[torch.Tensor]:
-    """Return the planes that the mode has, as types that copy bit for bit: a float copy may alter a NaN."""
+    """Return the planes that the mode has as integers: the same bits, and torch indexes no fp8 tensor."""
     integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
     planes = (view.k, view.v, view.k_scale, view.v_scale)
     return [plane.view(integer[plane.element_size()]) for plane in planes if plane is not None]

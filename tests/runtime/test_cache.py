@@ -131,13 +131,16 @@ def test_a_buffer_inside_a_larger_one_is_read_from_its_offset(layout, select):
     assert cache.buffer.data_ptr() == whole.data_ptr() + 36
 
 
-def test_memory_behind_the_tensor_is_not_taken_even_if_the_storage_has_it(select):
-    selection = select()
+@pytest.mark.parametrize("given", [False, True], ids=["dense", "by strides"])
+def test_memory_behind_the_tensor_is_not_taken_even_if_the_storage_has_it(given, select):
+    selection = select(layout="inline.1")
     size = KVCache.allocate(selection, 1).buffer.numel()
+    tensor = torch.zeros(10 * size, dtype=torch.uint8)[: 2 * size + 8]
 
-    cache = KVCache.from_buffer(selection, torch.zeros(10 * size, dtype=torch.uint8)[: 2 * size + 7])
+    cache = KVCache.from_buffer(selection, tensor, strides(INLINE, INT4, 96, 2, 16) if given else None)
 
     assert cache.pages == 2
+    assert cache.buffer.numel() == 2 * size + 8
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.bfloat16, torch.float32])

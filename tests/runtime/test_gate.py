@@ -122,8 +122,8 @@ def test_a_non_finite_row_touches_no_other_sequence_or_head(backend, mode, value
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_non_finite_row_shows_in_the_queries_that_see_it_and_in_no_other(mode, value, spoil):
-    right, found = spoil("cpu", mode, value)
+def test_a_non_finite_row_shows_in_the_queries_that_see_it_and_in_no_other(backend, mode, value, spoil):
+    right, found = spoil(backend, mode, value)
 
     spoiled = torch.zeros(found.shape[:2], dtype=torch.bool)
     spoiled[11:20, 4:] = True  # from its token on, the group of its KV head

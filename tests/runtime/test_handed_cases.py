@@ -81,6 +81,18 @@ def test_the_int4_step_is_that_of_the_rows_own_range_with_zero(low, high, most):
     assert (back - rows).abs().max() <= most * (1 + 1e-5)
 
 
+def test_a_row_that_is_no_number_is_stored_as_such_whatever_the_processor_casts_it_to():
+    rows = torch.randn(3, 32)
+    rows[0, 5], rows[1, 5], rows[2, 5] = torch.nan, torch.inf, -torch.inf
+
+    packed, scales = int4.quantize(rows)
+
+    assert not scales.isfinite().any()
+    assert scales[0].view(torch.int32) == 0x7FC00000
+    assert not packed[0].any()
+    assert not int4.dequantize(packed, scales).isfinite().any()
+
+
 @pytest.mark.parametrize("head_size", [96, 40])
 @pytest.mark.parametrize("mode", MODES)
 def test_neighbours_of_strided_rows_do_not_enter(backend, mode, head_size, allocate):

@@ -296,6 +296,14 @@ def test_a_plan_of_another_kind_of_cache_is_refused(changed, words, calls):
     assert calls.out.isnan().all()
 
 
+def test_page_numbers_that_no_query_leads_to_may_be_anything(calls):
+    table = torch.tensor([[0, 1, 2], [-1, 99, -1], [77, 77, 77]], dtype=torch.int32)
+
+    calls.attend(page_table=table, cu_q=ints(0, 3, 3, 3), seq_lens=ints(33, 40, 0))
+
+    assert calls.out[:3].any(-1).all()
+
+
 def test_a_plan_of_another_batch_is_refused(calls):
     with pytest.raises(WrongShape, match=r"plan: required one for 3 sequences, found one for 2"):
         calls.attend(plan=calls.plan_for(n_seqs=2))
