@@ -102,7 +102,11 @@ def attend_tile(
     base = tl.where(new_top == -float("inf"), 0.0, new_top)
     weight = tl.exp2(score - base[:, None])
     fade = tl.exp2(top - base)
-    total = total * fade + tl.sum(weight * (1.0 / s_v)[None, :], 1)
+    mass = weight * (1.0 / s_v)[None, :]
+    if MASKED:
+        # A scale that is not finite must not reach the rows that do not see its token: 0 * nan is nan.
+        mass = tl.where(tokens[None, :] < limits[:, None], mass, 0.0)
+    total = total * fade + tl.sum(mass, 1)
     rounded = weight.to(COMPUTE)
     # The zero points must meet the same rounded weights as the codes, or the difference does not cancel.
     zeros = zeros * fade + tl.sum(rounded.to(tl.float32) * z_v[None, :], 1)

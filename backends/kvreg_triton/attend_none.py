@@ -47,7 +47,17 @@ def attend_tile(
     fade = tl.exp2(top - base)
     total = total * fade + tl.sum(weight, 1)
     values = tl.load(v + (page * v_page + slot * v_slot)[:, None] + channel[None, :], mask=inside, other=0.0)
-    acc = tl.dot(weight.to(COMPUTE), values.to(COMPUTE), acc * fade[:, None], out_dtype=tl.float32)
+    values = values.to(COMPUTE)
+    acc = acc * fade[:, None]
+    if MASKED:
+        # A value that is not finite must not reach the rows that do not see its token: 0 * nan is nan. It is left
+        # out of the product, and the rows that do see it become nan.
+        finite = tl.abs(values.to(tl.float32)) < float("inf")
+        seen = tl.where(tokens[None, :] < limits[:, None], 1.0, 0.0)
+        spoiled = tl.sum(seen * tl.max(tl.where(finite, 0.0, 1.0), 1)[None, :], 1)
+        values = tl.where(finite, values, 0.0).to(COMPUTE)
+        acc = tl.where((spoiled > 0.0)[:, None], float("nan"), acc)
+    acc = tl.dot(weight.to(COMPUTE), values, acc, out_dtype=tl.float32)
     return acc, new_top, total
 
 

@@ -27,14 +27,20 @@ def round_half_away(x):
 
 @triton.jit
 def quantize(y):
-    """Return codes (rows, width) uint8 and the stored scale (rows,) float32 with the zero point inside."""
+    """Return codes (rows, width) uint8 and the stored scale (rows,) float32 with the zero point inside.
+
+    A row with a value that is not finite gets codes of 0 and a NaN scale, so that it stays visible: minimum and
+    maximum drop a NaN.
+    """
+    broken = tl.max(tl.where(tl.abs(y) < float("inf"), 0.0, 1.0), 1) > 0.0
+    y = tl.where(broken[:, None], 0.0, y)
     high = tl.maximum(tl.max(y, 1), 0.0)
     low = tl.minimum(tl.min(y, 1), 0.0)
     scale = tl.maximum((high - low) / 15.0, LEAST_SCALE)
     zero = tl.minimum(tl.maximum(round_half_away(-low / scale), 0.0), 15.0)
     code = tl.minimum(tl.maximum(round_half_away(y / scale[:, None] + zero[:, None]), 0.0), 15.0).to(tl.uint8)
     bits = (scale.to(tl.int32, bitcast=True) & ~15) | zero.to(tl.int32)
-    return code, bits.to(tl.float32, bitcast=True)
+    return code, tl.where(broken, float("nan"), bits.to(tl.float32, bitcast=True))
 
 
 @triton.jit(do_not_specialize=["n_rows"])
