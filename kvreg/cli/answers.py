@@ -138,11 +138,11 @@ def _format(result: ModeResult) -> str:
 
 
 def stored(form: Format) -> str:
-    """Return a format in few words: uint8 (int4 codes), float8_e4m3fn to 448."""
+    """Return a format in few words: uint8 of 2 codes, e4m3fn to 448, bfloat16."""
     if form.nibble_order is not None:
-        return f"{form.storage} of two codes 0 to {form.qmax:g}"
+        return f"{form.storage} of 2 codes"
     if form.qmax is not None:
-        return f"{form.storage} to {form.qmax:g}"
+        return f"{form.fp8 or form.storage} to {form.qmax:g}"
     return form.storage
 
 

@@ -204,7 +204,7 @@ class _Desk:
                     winners.setdefault(candidate.variant.op, candidate)
             if len(winners) > len(best):
                 best = winners
-        return best
+        return {op: best[op] for op in Op if op in best}
 
     def _chosen(self, winner: _Candidate) -> tuple[Chosen, list[Note]]:
         variant, device, request = winner.variant, self.device, self.request
