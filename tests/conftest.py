@@ -158,7 +158,7 @@ class Workshop:
             self.trace(variant, device, head_size, overlay=overlay, **changed)
 
     def trace(self, variant, device="alpha", head_size=96, *, overlay=False, **changed):
-        arch = self.resolve(device).device.arch
+        arch = changed.pop("arch", None) or self.resolve(device).device.arch
         folder = self.home / "evidence" if overlay else self.backend.evidence_dir
         kernel_hash = changed.pop("kernel_hash", None) or self.kernel_hash()
         return record_trace(

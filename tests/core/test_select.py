@@ -6,6 +6,7 @@ import pytest
 
 from kvreg.core.errors import Refused, UsageError
 from kvreg.core.evidence import Tier
+from kvreg.core.index import Index
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.variants import Constraints
@@ -359,3 +360,34 @@ def test_the_overlays_newer_evidence_serves_beside_the_shipped(workshop):
     workshop.validate("alpha", max_rel_error=0.001, overlay=True, ended="2026-12-24T10:01:00Z")
 
     assert workshop.ask("alpha", INT4, 96).result.ops[Op.DECODE].evidence.max_rel_error == 0.001
+
+
+def test_a_stronger_tier_goes_before_the_accuracy_class_that_was_asked_for(workshop):
+    workshop.validate("alpha")
+    fast = workshop.variant("aa-decode", "decode", INT4, accuracy="fast")
+    workshop.trace(fast, "alpha", numerics="interpreter", build="cross", speed="none", timings=[])
+    workshop.offered = (*workshop.offered, fast)
+
+    assert workshop.ask("alpha", INT4, 96, accuracy="fast").result.ops[Op.DECODE].variant == "toy-int4-decode@1"
+
+
+def test_a_trace_that_names_another_arch_than_its_devices_does_not_count(workshop):
+    for variant in workshop.offered:
+        workshop.trace(variant, "alpha", arch="toy_9")
+
+    assert workshop.ask("alpha", INT4, 96).results[0].verdict == "refused"
+
+
+def test_variants_of_another_platform_are_not_looked_at(workshop):
+    class Other(type(workshop.backend)):
+        name = platform = "other"
+
+        def variants(self):
+            return (workshop.variant("other-decode", "decode", INT4),)
+
+    workshop.validate("alpha")
+    index = Index([workshop.backend, Other(workshop.folder)], workshop.home, shipped=None)
+
+    result = workshop.ask("alpha", INT4, 96, index=index).result
+
+    assert "other-decode@1" not in {decision.variant for decision in result.decisions}
