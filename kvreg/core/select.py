@@ -7,9 +7,9 @@ tier, accuracy class (the one asked for first), measured latency at the request'
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from kvreg.core import constraints, installed, layouts
+from kvreg.core import constraints, layouts
 from kvreg.core.backends import Backend
 from kvreg.core.buckets import bucket, stand_in
 from kvreg.core.decisions import Decision, Reason, leading
@@ -18,13 +18,14 @@ from kvreg.core.environment import Environment
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.evidence import Evidence, Tier, Timing
 from kvreg.core.formats import default_format, variant_format
-from kvreg.core.index import Index, Kernels, Recorded
+from kvreg.core.index import Index
 from kvreg.core.layouts import LayoutId
+from kvreg.core.lookup import Lookup
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Accuracy, Op, Request
 from kvreg.core.selections import Chosen, ModeResult, Note, Selection
 from kvreg.core.standing import ALLOWABLE, stand
-from kvreg.core.tuned import SOFT, choose, is_slice
+from kvreg.core.tuned import choose, is_slice
 from kvreg.core.variants import Variant
 
 
@@ -47,7 +48,8 @@ def select(
         index = Index.open(environment.home)
     asked = replace(request, layout=request.layout or layouts.DEFAULT)
     modes = [asked.mode] if asked.mode is not None else list(Mode)
-    desk = _Desk(asked, resolution.device, environment.backend, tuple(allow), index)
+    lookup = Lookup(index, resolution.device, asked.head_size)
+    desk = _Desk(asked, resolution.device, environment.backend, tuple(allow), lookup)
     return Selection(resolution, asked, tuple(desk.answer(mode) for mode in modes))
 
 
@@ -67,7 +69,7 @@ class _Candidate:
         return self.evidence.tier.rank, self.variant.accuracy != accuracy, latency, str(self.variant.id)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Desk:
     """One request being answered; holds what its modes share."""
 
@@ -75,10 +77,7 @@ class _Desk:
     device: Device
     family: str | None
     allow: tuple[str, ...]
-    index: Index
-    _kernels: dict[str, Kernels] = field(default_factory=dict)
-    _versions: dict[str, str] | None = None
-    _relatives: frozenset[str] | None = None
+    lookup: Lookup
 
     @property
     def layout(self) -> LayoutId:
@@ -98,13 +97,13 @@ class _Desk:
                 if candidate is not None:
                     accepted.append(candidate)
                 decisions.append(Decision(str(variant.id), op, "rejected" if reasons else "accepted", reasons))
-        for backend in self._backends():
-            notes += self._fault_notes(backend, mode)
+        for backend in self.lookup.backends():
+            notes += self.lookup.fault_notes(backend, mode)
         winners = self._winners(accepted)
         if len(winners) == len(Op):
             return self._selected(mode, winners, notes, decisions)
-        if not any(decision.reasons for decision in decisions if decision.op not in winners):
-            decisions += [Decision(None, op, "rejected", (_FORMAT,)) for op in Op if op not in winners]
+        served = {decision.op for decision in decisions if decision.verdict == "accepted"}
+        decisions += [Decision(None, op, "rejected", (_FORMAT,)) for op in Op if op in served and op not in winners]
         return ModeResult(
             mode,
             "refused",
@@ -146,11 +145,8 @@ class _Desk:
         head_size, dtype = self.request.head_size, self.request.dtype
         return mode.bytes_per_token_head(head_size, dtype), mode.compression(head_size, dtype)
 
-    def _backends(self) -> list[Backend]:
-        return [each for each in self.index.backends if each.platform == self.device.platform]
-
     def _offered(self, mode: Mode) -> list[tuple[Backend, Variant]]:
-        return [(backend, v) for backend in self._backends() for v in backend.variants() if v.mode is mode]
+        return [(backend, v) for backend in self.lookup.backends() for v in backend.variants() if v.mode is mode]
 
     def _format_offered(self, mode: Mode) -> Format:
         """Return the format of a mode that is refused: a variant's own where there is one."""
@@ -175,7 +171,7 @@ class _Desk:
         """Return a candidate, or every reason against the variant."""
         request, device = self.request, self.device
         reasons = constraints.failed(variant, request, device, self.family)
-        kernels = self._hashes(backend)
+        kernels = self.lookup.kernels(backend)
         known = str(variant.id)
         if known in kernels.faults:
             reasons.append(
@@ -183,7 +179,7 @@ class _Desk:
             )
         elif not reasons or all(reason.code in ("family", "accuracy") for reason in reasons):
             # Evidence says nothing about a shape that the variant cannot take.
-            records = self._records(backend, variant.mode)
+            records = self.lookup.records(backend, variant.mode)
             standing = stand(variant, request, device, kernels.hashes.get(known), records, self.allow)
             reasons += standing.reasons
             if not reasons and standing.evidence is not None:
@@ -209,13 +205,9 @@ class _Desk:
     def _chosen(self, winner: _Candidate) -> tuple[Chosen, list[Note]]:
         variant, device, request = winner.variant, self.device, self.request
         notes = [*winner.notes, *self._version_notes(winner.evidence)]
-        shelves, faults = self.index.tuned(winner.backend, device.key, variant.mode, request.head_size)
-        if device.parent is not None:
-            inherited, more = self.index.tuned(winner.backend, device.parent, variant.mode, request.head_size)
-            shelves += inherited
-            faults += more
+        shelves, faults = self.lookup.shelves(winner.backend, variant.mode)
         notes += [Note("tuned_fault", line) for line in faults]
-        choice = choose(variant, request, device, winner.evidence.kernel_hash, shelves, self.versions)
+        choice = choose(variant, request, device, winner.evidence.kernel_hash, shelves, self.lookup.versions)
         notes += choice.notes
         accuracy = self._accuracy(winner)
         chosen = Chosen(
@@ -230,16 +222,9 @@ class _Desk:
         )
         return chosen, notes
 
-    @property
-    def versions(self) -> dict[str, str]:
-        """Versions installed here, as far as evidence and tuned entries name them."""
-        if self._versions is None:
-            self._versions = installed.versions(SOFT)
-        return self._versions
-
     def _version_notes(self, evidence: Evidence) -> Iterable[Note]:
         for name in ("triton", "torch"):
-            then, here = evidence.versions.get(name), self.versions.get(name)
+            then, here = evidence.versions.get(name), self.lookup.versions.get(name)
             if then and here and _release(then) != _release(here):
                 yield Note(f"other_{name}", f"validated with {name} {then}, here is {here} ({evidence.trace})")
 
@@ -247,45 +232,11 @@ class _Desk:
         """Return the accuracy class; of a variant that no card has measured, whose class it is."""
         if winner.evidence.tier is not Tier.COMPILED:
             return winner.variant.accuracy
-        for folder in self.index.evidence_folders(winner.backend):
-            records = self.index.evidence(winner.backend, folder, winner.variant.mode, self.request.head_size)
-            for each in records:
-                same = each.evidence.kernel_hash == winner.evidence.kernel_hash
-                if same and each.evidence.op == winner.variant.op and each.evidence.tier is Tier.MEASURED:
-                    return f"{each.evidence.accuracy} as on {each.evidence.device}"
+        variant, kernel_hash = winner.variant, winner.evidence.kernel_hash
+        record = self.lookup.measured_elsewhere(winner.backend, variant.mode, variant.op, kernel_hash)
+        if record is not None:
+            return f"{record.evidence.accuracy} as on {record.evidence.device}"
         return "unmeasured"
-
-    def _hashes(self, backend: Backend) -> Kernels:
-        if backend.name not in self._kernels:
-            self._kernels[backend.name] = self.index.kernels(backend)
-        return self._kernels[backend.name]
-
-    def _records(self, backend: Backend, mode: Mode) -> list[Recorded]:
-        """Return the evidence of the device, its parent and the other cards of its arch."""
-        return [
-            record
-            for folder in self._folders(backend)
-            for record in self.index.evidence(backend, folder, mode, self.request.head_size)
-            if record.evidence.arch == self.device.arch
-        ]
-
-    def _fault_notes(self, backend: Backend, mode: Mode) -> Iterable[Note]:
-        for folder in self._folders(backend):
-            for fault in self.index.evidence_faults(backend, folder, mode):
-                if fault.file.name.startswith(f"d{self.request.head_size}-"):
-                    yield Note("bad_trace", f"{fault.file.name} of {folder} is no evidence: {fault.problem}")
-
-    def _folders(self, backend: Backend) -> list[str]:
-        """Return the evidence folders of the device's arch, slices of its cards included."""
-        if self._relatives is None:
-            related = {self.device.key, self.device.parent or self.device.key}
-            related |= {each.key for each in self.index.devices() if each.arch == self.device.arch}
-            self._relatives = frozenset(key.replace("/", "_") for key in related)
-        return [
-            folder
-            for folder in self.index.evidence_folders(backend)
-            if folder in self._relatives or folder.partition("_mig-")[0] in self._relatives
-        ]
 
 
 _FORMAT = Reason(

@@ -260,6 +260,9 @@ def test_a_mode_whose_ops_disagree_about_the_format_is_refused(workshop):
     )
     workshop.validate("alpha")
 
+    # A variant of the op that is rejected for another reason does not hide the disagreement.
+    workshop.offered = (*workshop.offered, workshop.variant("aa-decode", "decode", INT4, accuracy="fast"))
+
     result = workshop.ask("alpha", INT4, 96).results[0]
 
     assert result.verdict == "refused"

@@ -1,0 +1,99 @@
+"""What the index says about one device and head size, each thing read once however many variants ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from kvreg.core import installed
+from kvreg.core.backends import Backend
+from kvreg.core.devices import Device
+from kvreg.core.index import Index, Kernels, Recorded
+from kvreg.core.modes import Mode
+from kvreg.core.requests import Op
+from kvreg.core.selections import Note
+from kvreg.core.tuned import SOFT, Shelf
+
+
+class Lookup:
+    """Reads for one request; an object for each `select`."""
+
+    def __init__(self, index: Index, device: Device, head_size: int) -> None:
+        self.index = index
+        self.device = device
+        self.head_size = head_size
+        self._kernels: dict[str, Kernels] = {}
+        self._records: dict[tuple[str, Mode], list[Recorded]] = {}
+        self._shelves: dict[tuple[str, Mode], tuple[list[Shelf], list[str]]] = {}
+
+    def backends(self) -> list[Backend]:
+        """Return the backends of the device's platform."""
+        return [each for each in self.index.backends if each.platform == self.device.platform]
+
+    def kernels(self, backend: Backend) -> Kernels:
+        """Return the kernel hashes of a backend's variants."""
+        if backend.name not in self._kernels:
+            self._kernels[backend.name] = self.index.kernels(backend)
+        return self._kernels[backend.name]
+
+    def records(self, backend: Backend, mode: Mode) -> list[Recorded]:
+        """Return the evidence of the device, its parent and the other cards of its arch."""
+        key = backend.name, mode
+        if key not in self._records:
+            self._records[key] = [
+                record
+                for folder in self._folders(backend)
+                for record in self.index.evidence(backend, folder, mode, self.head_size)
+                if record.evidence.arch == self.device.arch
+            ]
+        return self._records[key]
+
+    def fault_notes(self, backend: Backend, mode: Mode) -> Iterable[Note]:
+        """Yield a note for each trace that would count here, had nobody edited it."""
+        for folder in self._folders(backend):
+            for fault in self.index.evidence_faults(backend, folder, mode):
+                if fault.file.name.startswith(f"d{self.head_size}-"):
+                    yield Note("bad_trace", f"{fault.file.name} of {folder} is no evidence: {fault.problem}")
+
+    def shelves(self, backend: Backend, mode: Mode) -> tuple[list[Shelf], list[str]]:
+        """Return the tuned entries of the device and its parent, and what their files lost."""
+        key = backend.name, mode
+        if key not in self._shelves:
+            shelves: list[Shelf] = []
+            faults: list[str] = []
+            for device in (self.device.key, self.device.parent):
+                if device is not None:
+                    found, lost = self.index.tuned(backend, device, mode, self.head_size)
+                    shelves += found
+                    faults += lost
+            self._shelves[key] = shelves, faults
+        return self._shelves[key]
+
+    def measured_elsewhere(self, backend: Backend, mode: Mode, op: Op, kernel_hash: str) -> Recorded | None:
+        """Return a measured record of the same kernel on any device; None where nobody has measured it."""
+        for folder in self.index.evidence_folders(backend):
+            for record in self.index.evidence(backend, folder, mode, self.head_size):
+                found = record.evidence
+                if (found.kernel_hash, found.op, found.tier.rank) == (kernel_hash, op, 0):
+                    return record
+        return None
+
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        """Versions installed here, as far as evidence and tuned entries name them."""
+        return installed.versions(SOFT)
+
+    @cached_property
+    def _relatives(self) -> frozenset[str]:
+        """Folder names of the device, its parent and every device of its arch."""
+        keys = {self.device.key, self.device.parent or self.device.key}
+        keys |= {each.key for each in self.index.devices() if each.arch == self.device.arch}
+        return frozenset(key.replace("/", "_") for key in keys)
+
+    def _folders(self, backend: Backend) -> list[str]:
+        """Return the evidence folders of the relatives, slices of their cards included."""
+        return [
+            folder
+            for folder in self.index.evidence_folders(backend)
+            if folder in self._relatives or folder.partition("_mig-")[0] in self._relatives
+        ]
