@@ -61,16 +61,16 @@ def attend_tile(
     return acc, new_top, total
 
 
-@triton.jit(do_not_specialize=["n_seqs", "splits", "chunk", "table_row"])
+@triton.jit(do_not_specialize=["n_seqs", "group", "splits", "chunk", "table_row"])
 def decode(
-    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, n_seqs, splits, chunk, scale,
+    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, n_seqs, group, splits, chunk, scale,
     q_row, q_head, out_row, out_head, table_row,
     k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
-    HEAD: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
     SINGLE: tl.constexpr, HAS_LSE: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    """One query row, the GROUP heads of one KV head, one split of the context. Grid (rows, kv_heads, splits)."""
+    """One query row, the `group` heads of one KV head, one split of the context. Grid (rows, kv_heads, splits)."""
     row = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -81,8 +81,8 @@ def decode(
     begin, end = split_bounds(split, splits, chunk, limit, TILE)
 
     lane = tl.arange(0, ROWS)
-    lane_ok = lane < GROUP
-    head = kv_head * GROUP + lane
+    lane_ok = lane < group
+    head = kv_head * group + lane
     query = load_query(q + row.to(tl.int64) * q_row + (head * q_head)[:, None], lane_ok, HEAD, WIDTH, COMPUTE)
     scale = scale * LOG2E
     acc = tl.zeros([ROWS, WIDTH], tl.float32)
@@ -109,7 +109,7 @@ def decode(
         )  # fmt: skip
 
     channel = tl.arange(0, WIDTH)
-    q_heads = tl.num_programs(1) * GROUP
+    q_heads = tl.num_programs(1) * group
     if SINGLE:
         share = tl.where(total > 0.0, total, 1.0)[:, None]
         to = out + row.to(tl.int64) * out_row + (head * out_head)[:, None] + channel[None, :]
@@ -155,34 +155,34 @@ def reduce(
         tl.store(lse + row.to(tl.int64) * tl.num_programs(1) + head, (top + tl.log2(total)) / LOG2E)
 
 
-@triton.jit(do_not_specialize=["tokens", "n_seqs", "table_row"])
+@triton.jit(do_not_specialize=["tokens", "n_seqs", "group", "table_row"])
 def prefill(
-    q, out, lse, page_table, seq_lens, cu_q, tokens, n_seqs, scale,
+    q, out, lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, scale,
     q_row, q_head, out_row, out_head, table_row,
     k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
-    HEAD: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
     HAS_LSE: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    """ROWS // GROUP query tokens of one sequence, all heads of one KV head. Grid (blocks, kv_heads)."""
-    BLOCK_Q: tl.constexpr = ROWS // GROUP
+    """ROWS // group query tokens of one sequence, all heads of one KV head. Grid (blocks, kv_heads)."""
+    block_q = ROWS // group
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
-    seq = block_sequence(cu_q, n_seqs, block, BLOCK_Q)
+    seq = block_sequence(cu_q, n_seqs, block, block_q)
     first = tl.load(cu_q + seq)
     q_len = tl.load(cu_q + seq + 1) - first
     lane = tl.arange(0, ROWS)
-    index = (block - first // BLOCK_Q - seq) * BLOCK_Q + lane // GROUP
-    mine = (lane < BLOCK_Q * GROUP) & (index < q_len)
+    index = (block - first // block_q - seq) * block_q + lane // group
+    mine = (lane < block_q * group) & (index < q_len)
     # Rows behind the last sequence (padding of a captured graph) are the last sequence's to zero.
     owned = tl.where(seq == n_seqs - 1, tokens - first, q_len)
-    store_ok = (lane < BLOCK_Q * GROUP) & (index < owned)
+    store_ok = (lane < block_q * group) & (index < owned)
     limits = tl.where(mine, tl.maximum(tl.load(seq_lens + seq) - q_len + index + 1, 0), 0)
     end = tl.max(limits, 0)
     begin_masked = tl.min(tl.where(mine, limits, end), 0) // TILE * TILE
 
     row = (first + index).to(tl.int64)
-    head = kv_head * GROUP + lane % GROUP
+    head = kv_head * group + lane % group
     query = load_query(q + (row * q_row + head * q_head)[:, None], mine, HEAD, WIDTH, COMPUTE)
     scale = scale * LOG2E
     acc = tl.zeros([ROWS, WIDTH], tl.float32)
@@ -211,7 +211,7 @@ def prefill(
     to = out + (row * out_row + head * out_head)[:, None] + channel[None, :]
     tl.store(to, (acc / share).to(out.dtype.element_ty), mask=store_ok[:, None] & (channel < HEAD)[None, :])
     if HAS_LSE:
-        to = lse + row * (tl.num_programs(1) * GROUP) + head
+        to = lse + row * (tl.num_programs(1) * group) + head
         tl.store(to, (top + tl.log2(total)) / LOG2E, mask=store_ok)
 
 

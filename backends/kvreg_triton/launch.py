@@ -142,11 +142,10 @@ class Decode:
         has_lse = {"HAS_LSE": call.lse is not None}
         args = (
             q, out, lse, partial_out, partial_lse, call.page_table, call.seq_lens, call.cu_q,
-            call.cu_q.shape[0] - 1, plan.splits, plan.chunk, call.scale,
+            call.cu_q.shape[0] - 1, q_heads // cache.kv_heads, plan.splits, plan.chunk, call.scale,
             q.stride(0), q.stride(1), out.stride(0), out.stride(1), call.page_table.stride(0), *planes(cache),
         )  # fmt: skip
         meta = {
-            "GROUP": q_heads // cache.kv_heads,
             "ROWS": config["rows"],
             "TILE": config["tile"],
             "STAGES": config["num_stages"],
@@ -201,11 +200,10 @@ class Prefill:
         n_seqs = call.cu_q.shape[0] - 1
         lse = out if call.lse is None else call.lse
         args = (
-            q, out, lse, call.page_table, call.seq_lens, call.cu_q, tokens, n_seqs, call.scale,
+            q, out, lse, call.page_table, call.seq_lens, call.cu_q, tokens, n_seqs, group, call.scale,
             q.stride(0), q.stride(1), out.stride(0), out.stride(1), call.page_table.stride(0), *planes(cache),
         )  # fmt: skip
         meta = {
-            "GROUP": group,
             "ROWS": config["rows"],
             "TILE": config["tile"],
             "STAGES": config["num_stages"],

@@ -25,17 +25,17 @@ def sequence_of(cu_q, n_seqs, row):
 
 
 @triton.jit
-def block_sequence(cu_q, n_seqs, block, BLOCK_Q: tl.constexpr):
-    """Return the sequence that query block `block` belongs to, when sequence s starts at block cu_q[s] // BLOCK_Q + s.
+def block_sequence(cu_q, n_seqs, block, block_q):
+    """Return the sequence that query block `block` belongs to, when sequence s starts at block cu_q[s] // block_q + s.
 
-    That numbering leaves each sequence at least ceil(q_len / BLOCK_Q) blocks without a prefix sum, and the last one
+    That numbering leaves each sequence at least ceil(q_len / block_q) blocks without a prefix sum, and the last one
     enough for every row behind cu_q[n_seqs] too.
     """
     low = tl.full([], 0, tl.int32)
     high = tl.full([], 0, tl.int32) + n_seqs - 1
     while low < high:
         middle = (low + high + 1) // 2
-        if tl.load(cu_q + middle) // BLOCK_Q + middle <= block:
+        if tl.load(cu_q + middle) // block_q + middle <= block:
             low = middle
         else:
             high = middle - 1

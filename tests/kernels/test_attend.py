@@ -1,0 +1,129 @@
+"""Decode and prefill kernels under the gate: every head size, group, mix of query lengths, split and layout."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton.language as tl
+
+from kvreg.core.layouts import INLINE, PLANAR
+from kvreg.core.modes import Mode
+from kvreg.core.requests import Op
+from kvreg.gate import run_attention
+from kvreg.gate.limits import EXACT_NORMAL
+from kvreg.testing import CONTEXTS, INPUTS, build
+from kvreg_triton import launch
+
+MODES = (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD)
+VALIDATED = (64, 80, 96, 112, 128, 160, 192, 256)
+AWKWARD = (32, 40, 72, 504, 512)
+SHORT = (1, 17, 64)
+# fp32 compute leaves only the cancellation of float32 sums; a wrong index or mask is off by far more.
+FP32_ERROR = 2e-5
+
+
+def judged(mode, op, batch, attention, store, *, bound=FP32_ERROR, repeats=0, **cut):
+    cache = batch.cache(mode)
+    store(mode, cache, batch)
+
+    report = run_attention(attention(mode, op, batch, cache, **cut), batch, cache, repeats=repeats)
+
+    assert report.ok, report.failures
+    assert max(row.max_rel_error for row in report.rows) < bound
+    return report
+
+
+@pytest.mark.parametrize(
+    ("head_size", "group"), [*zip(VALIDATED, (1, 4, 7, 8, 4, 1, 8, 7), strict=True), *((d, 5) for d in AWKWARD)]
+)
+@pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_head_size_is_right_at_short_contexts(mode, op, head_size, group, attention, store):
+    contexts = SHORT if head_size <= 256 else (1, 17)  # the widest blocks take the interpreter half a minute
+    batch = build(op.value, head_size=head_size, group=group, kv_heads=1, contexts=contexts, dtype="fp32")
+    judged(mode, op, batch, attention, store)
+
+
+@pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
+@pytest.mark.parametrize("mode", MODES)
+def test_each_op_takes_every_mix_of_query_lengths(mode, op, attention, store):
+    batch = build("mixed", head_size=96, kv_heads=2, contexts=(1, 17), inputs=("normal", "q4"), dtype="fp32")
+    judged(mode, op, batch, attention, store)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["decode", "prefill"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("head_size", VALIDATED)
+@pytest.mark.parametrize("mode", MODES)
+def test_every_head_size_is_right_at_long_contexts(mode, head_size, seed, kind, attention, store):
+    batch = build(kind, head_size=head_size, group=4, kv_heads=1, contexts=(1024, 8192), seeds=(seed,), dtype="fp32")
+    op = Op.DECODE if kind == "decode" else Op.PREFILL
+    judged(mode, op, batch, attention, store, splits=5 if op is Op.DECODE else 1)
+
+
+@pytest.mark.parametrize("group", [1, 4, 7, 8, 24, 71])
+@pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_group_is_right(mode, op, group, attention, store):
+    batch = build(op.value, head_size=64, group=group, kv_heads=2, contexts=SHORT, inputs=("normal",), dtype="fp32")
+    judged(mode, op, batch, attention, store)
+
+
+@pytest.mark.parametrize("page", [16, 48, 528, 544])
+@pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_page_size_is_right(mode, op, page, attention, store):
+    batch = build("decode", head_size=64, contexts=(1, 17, 600), page=page, inputs=("normal",), dtype="fp32")
+    judged(mode, op, batch, attention, store)
+
+
+@pytest.mark.parametrize("layout", [PLANAR, INLINE], ids=str)
+@pytest.mark.parametrize(("splits", "chunk"), [(2, 0), (3, 0), (16, 0), (5, 64)])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_cut_of_the_context_is_right(mode, splits, chunk, layout, attention, store):
+    batch = build("decode", head_size=96, contexts=(1, 17, 64, 300), inputs=("normal",), dtype="fp32", layout=layout)
+    judged(mode, Op.DECODE, batch, attention, store, splits=splits, chunk=chunk, repeats=1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_context_inside_one_split_gives_the_same_bits_however_many_splits_there_are(mode, attention, store):
+    batch = build("decode", head_size=96, contexts=(1, 7, 30), dtype="fp32")
+    cache = batch.cache(mode)
+    store(mode, cache, batch)
+    whole, split = torch.empty_like(batch.q), torch.empty_like(batch.q)
+
+    attention(mode, Op.DECODE, batch, cache, splits=1)(whole, None)
+    attention(mode, Op.DECODE, batch, cache, splits=4, chunk=64)(split, None)
+
+    assert torch.equal(whole, split)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_fixed_chunks_give_the_same_bits_in_every_batch(mode, attention, store):
+    batch = build("decode", head_size=64, contexts=(1, 200, 333), inputs=("normal",), dtype="fp32", padding=0)
+    alone = build("decode", head_size=64, contexts=(333,), inputs=("normal",), dtype="fp32", padding=0)
+    caches = [b.cache(mode) for b in (batch, alone)]
+    outputs = []
+    alone.q.copy_(batch.q[2:])
+    alone.k.copy_(batch.k[201:])
+    alone.v.copy_(batch.v[201:])
+
+    for b, cache, splits in zip((batch, alone), caches, (3, 6), strict=True):
+        store(mode, cache, b)
+        outputs.append(torch.empty_like(b.q))
+        attention(mode, Op.DECODE, b, cache, splits=splits, chunk=128)(outputs[-1], None)
+
+    assert torch.equal(outputs[0][2], outputs[1][0])
+
+
+@pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
+def test_the_fp16_operands_of_a_card_are_exact_enough(op, attention, store, monkeypatch):
+    """The path that cards take: codes put together from bits, q and weights rounded to fp16."""
+    monkeypatch.setattr(launch, "compute_dtype", lambda dtype, mode: tl.float16)
+    batch = build(op.value, head_size=96, contexts=SHORT, inputs=INPUTS, dtype="fp32")
+    judged(Mode.INT4_PER_TOKEN_HEAD, op, batch, attention, store, bound=EXACT_NORMAL.value)
+
+
+def test_the_contexts_of_the_long_form_are_those_of_the_gate():
+    assert (*SHORT, 1024, 8192) == CONTEXTS
