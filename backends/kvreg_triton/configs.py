@@ -40,12 +40,12 @@ def decode(mode: Mode, request: Request) -> Mapping[str, int]:
 
 
 def prefill(mode: Mode, request: Request) -> Mapping[str, int]:
-    """Query tokens and the heads of a group share the rows of a block; int4 spills at 128 rows of width 128."""
+    """Query tokens and the heads of a group share the rows of a block; 128 rows of width 128 spill on sm_90."""
     width = padded(request.head_size)
-    rows = (128 if mode is Mode.NONE else 64) if width <= 128 else 32 if width <= 256 else 16
+    rows = 64 if width <= 128 else 32 if width <= 256 else 16
     return {
         "rows": max(rows, padded(request.group)),
         "tile": 64 if mode is Mode.NONE and width <= 128 else 32,
         "num_warps": 4 if width <= 128 or mode is Mode.NONE else 8,
-        "num_stages": 3 if mode is Mode.NONE else 2,
+        "num_stages": 2,
     }
