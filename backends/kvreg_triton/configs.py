@@ -45,7 +45,7 @@ def prefill(mode: Mode, request: Request) -> Mapping[str, int]:
     rows = 64 if width <= 128 else 32 if width <= 256 else 16
     return {
         "rows": max(rows, padded(request.group)),
-        "tile": 64 if mode is Mode.NONE and width <= 128 else 32,
+        "tile": 64 if mode is Mode.NONE and width <= 128 else 32 if width <= 128 or mode is Mode.NONE else 16,
         "num_warps": 4 if width <= 128 or mode is Mode.NONE else 8,
         "num_stages": 2,
     }
