@@ -48,6 +48,9 @@ class Worst(_Record):
     input: str
     context: int | None = None
     seed: int
+    dtype: str | None = None
+    """Of a class away from bf16 and pages of 16."""
+    page: int | None = None
 
 
 class GateRecord(_Record):
@@ -85,6 +88,9 @@ class ClassRecord(_Record):
     layout: str
     input: str
     context: int | None = None
+    dtype: str | None = None
+    """Of a class away from bf16 and pages of 16."""
+    page: int | None = None
     max_rel_error: Error | None = None
     min_cosine: FiniteFloat | None = None
     max_step_error: Error | None = None
