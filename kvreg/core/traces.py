@@ -200,7 +200,10 @@ def write_trace(trace: Trace, path: Path) -> None:
         )
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     record = trace.model_dump(mode="json", by_alias=True)
-    text = yaml.dump(record, Dumper=dumper, sort_keys=False, allow_unicode=True, width=119)
+    # Hundreds of classes: a line each, without what does not apply to it (which a reader takes as its default).
+    for name in ("seeds", "classes", "timings"):
+        record[name] = [{k: v for k, v in each.items() if v is not None and v != {}} for each in record[name]]
+    text = yaml.dump(record, Dumper=dumper, sort_keys=False, allow_unicode=True, width=200, default_flow_style=None)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, text.encode())
 

@@ -33,14 +33,17 @@ UNSPLIT = SplitPlan(splits=1, chunk=0, partial_out=None, partial_lse=None)
 
 
 @cached
+def variants_of(platform: str) -> tuple[Variant, ...]:
+    """Return every variant of a platform."""
+    return tuple(
+        each for backend in registry.backends() if backend.platform == platform for each in backend.variants()
+    )
+
+
 def variant_of(variant: str, platform: str) -> Variant:
     """Return a platform's variant by its id; raises KeyError for one that is not offered."""
-    for backend in registry.backends():
-        if backend.platform == platform:
-            for each in backend.variants():
-                if str(each.id) == variant:
-                    return each
-    raise KeyError(f"{variant} is no variant of {platform}")
+    found = {str(each.id): each for each in variants_of(platform)}
+    return found[variant]
 
 
 def request_of(cell: Cell, device: str) -> Request:
@@ -60,13 +63,13 @@ def request_of(cell: Cell, device: str) -> Request:
 
 
 def batch_of(cell: Cell, place: str) -> Batch:
-    """Return a cell's batch on a torch device; the one of the last cell is kept, whose rows may be the same."""
+    """Return a cell's batch on a torch device; those of the last cell, whose rows may be the same, are kept."""
     batch = _batch(cell.rows, replace(cell, layout="planar.1", variant="", op=""), place)
     layout = LayoutId.parse(cell.layout)
     return replace(batch, layout=layout, labels=tuple(replace(each, layout=cell.layout) for each in batch.labels))
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _batch(rows: str, cell: Cell, place: str) -> Batch:
     kind: Kind = {"decode": "decode", "prefill": "prefill", "mixed": "mixed"}.get(cell.kind, "decode")  # type: ignore[assignment]
     return build(
@@ -108,11 +111,14 @@ class Cut:
     repeats: int = 0
 
 
-def attend_cuts(cell: Cell, batch: Batch, cache: CacheBytes, variant: Variant, device: Device) -> Iterator[Cut]:
+def attend_cuts(
+    cell: Cell, batch: Batch, cache: CacheBytes, variant: Variant, device: Device, *, all_forms: bool = False
+) -> Iterator[Cut]:
     """Yield the launches of a cell.
 
     `planned`: as `kvreg.plan` cuts this batch, twice, the bits compared. `strided`: q inside a wider tensor of nan and
     1e30, no lse. For decode also `whole` (no split) and `fixed` (the fixed length of batch_invariant=True).
+    `all_forms` adds what another batch of the same shape may come down to, for compiling.
     """
     launcher = load(variant.launcher)
     config = dict(variant.default_config(device, request_of(cell, device.key)))
@@ -137,6 +143,8 @@ def attend_cuts(cell: Cell, batch: Batch, cache: CacheBytes, variant: Variant, d
     chunk = launcher.chunk(config)
     if planned > 1:
         yield cut("whole", 1, 0)
+        if all_forms:
+            yield cut("whole without lse", 1, 0, lse=False)
     if chunk:
         yield cut("fixed", -(-longest // chunk), chunk)
         if planned == 1 and longest > 16:

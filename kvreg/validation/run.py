@@ -22,11 +22,12 @@ from kvreg.core.modes import Mode
 from kvreg.core.variants import Variant
 from kvreg.validation import machine as machines
 from kvreg.validation import records
+from kvreg.validation.calls import request_of
 from kvreg.validation.cells import Cell
 from kvreg.validation.journal import Journal, key_of
 from kvreg.validation.machine import Machine
 from kvreg_tuning.pool import Task, run_all
-from kvreg_tuning.worker import Outcome
+from kvreg_tuning.worker import POISONED, Outcome
 
 CELL_TIMEOUT_S = {"card": 120.0, "host": 1800.0}
 """A cell takes a card well under a second once compiled; one of 8192 tokens takes a busy host minutes."""
@@ -141,17 +142,22 @@ class Run:
         """Compile what the open cells launch, in parallel processes; failures show again when the cell is judged."""
         if not self.machine.is_card:
             return
-        distinct = {(c.variant, c.head_size, c.group, c.layout, c.dtype, c.page): c for c in self._open()}
+        named = {str(variant.id): variant for variant in self.variants}
+        distinct: dict[tuple[Any, ...], Cell] = {}
+        for cell in self._open():
+            # Head counts are run-time values; what they change of the launch parameters is in the config.
+            config = named[cell.variant].default_config(self.machine.device, request_of(cell, self.machine.device.key))
+            key = (cell.variant, cell.head_size, cell.layout, cell.dtype, cell.page, *sorted(config.items()))
+            distinct.setdefault(key, cell)
         tasks = [
             Task(COMPILE, {"cell": cell.to_json(), **self._where()}, COMPILE_TIMEOUT_S) for cell in distinct.values()
         ]
         self.view.stage("compile", len(tasks), 0)
         count = processes or max(1, (os.cpu_count() or 2))
-        for index, outcome in self._outcomes(tasks, count):
-            cell = list(distinct.values())[index]
+        cells = list(distinct.values())
+        for index, outcome in self.outcomes(tasks, count):
+            cell = cells[index]
             self.view.advance(str(cell), {"status": outcome.status, "error": outcome.error})
-            if outcome.status != "ok":
-                self.view.note(f"compile {cell}: {outcome.status}: {outcome.error}")
 
     def judge(self) -> None:
         """Judge every open cell; raises DeviceUnavailable when the device is lost."""
@@ -172,19 +178,19 @@ class Run:
             for cell in cells
         ]
         # One process on a card: cells beside each other would share its memory and disturb no result, but its errors.
-        for index, outcome in self._outcomes(tasks, 1 if self.machine.is_card else self.jobs, skip):
+        for index, outcome in self.outcomes(tasks, 1 if self.machine.is_card else self.jobs, skip):
             cell = cells[index]
             ended[cell.variant, cell.head_size, outcome.status] += 1
             line = self.journal.append(self._key(cell), self._line(cell, outcome))
             self.view.advance(str(cell), line)
-            self._require_device(outcome)
+            self.require_device(outcome)
 
     def time(self) -> None:
         """Time the variants of the cells, and those of mode none for comparison, where a card is."""
         if not (self.machine.is_card or self.smoke):
             return
-        wanted = [each for each in self._timed() if self.journal.get(self._timing_key(*each)) is None]
-        self.view.stage("timings", len(self._timed()), len(self._timed()) - len(wanted))
+        wanted = [each for each in self.timed() if self.journal.get(self._timing_key(*each)) is None]
+        self.view.stage("timings", len(self.timed()), len(self.timed()) - len(wanted))
         bandwidth = self._bandwidth() if wanted else None
         tasks = [
             Task(
@@ -200,13 +206,13 @@ class Run:
             )
             for variant, size in wanted
         ]
-        for index, outcome in self._outcomes(tasks, 1):
+        for index, outcome in self.outcomes(tasks, 1):
             variant, size = wanted[index]
             line = {"status": outcome.status, "error": outcome.error, "timing": str(variant.id), "head_size": size}
             if outcome.status == "ok":
                 self.journal.append(self._timing_key(variant, size), {**line, "points": outcome.value})
             self.view.advance(f"{variant.id} d{size}", line)
-            self._require_device(outcome)
+            self.require_device(outcome)
 
     def verdicts(self) -> list[Verdict]:
         """Return what the journal says of every variant and head size."""
@@ -238,7 +244,7 @@ class Run:
             kernel_hash=self.hashes[str(variant.id)],
             versions=self.versions,
             command=self.command,
-            timings=self._timings(variant, size),
+            timings=self.timing_records(variant, size),
         )
         log = traces.write_log(self._log_lines(verdict), path)
         trace = traces.seal({**found, "log": log.model_dump()})
@@ -262,7 +268,7 @@ class Run:
         if line is not None:
             yield line
 
-    def _timings(self, variant: Variant, size: int) -> list[dict[str, Any]]:
+    def timing_records(self, variant: Variant, size: int) -> list[dict[str, Any]]:
         """Return the timing records of a trace, each beside the same point in mode none."""
         base = self._partner(variant)
         beside = {_shape(point): point["us"] for point in self._points(base, size)} if base is not None else {}
@@ -288,7 +294,8 @@ class Run:
     def _bases(self) -> list[Variant]:
         return [each for each in self.machine.all_variants() if each.mode is Mode.NONE]
 
-    def _timed(self) -> list[tuple[Variant, int]]:
+    def timed(self) -> list[tuple[Variant, int]]:
+        """Return what is timed: every variant and head size, and those of mode none that stand beside them."""
         pairs = self._pairs()
         beside = [(base, size) for variant, size in pairs if (base := self._partner(variant)) is not None]
         return sorted({(str(v.id), size): (v, size) for v, size in (*beside, *pairs)}.values(), key=_timing_order)
@@ -298,24 +305,31 @@ class Run:
         of = {"timing": str(variant.id), "head_size": size, "smoke": self.smoke}
         return key_of({**of, **self.identity(str(variant.id))})
 
+    def known_bandwidth(self) -> float | None:
+        """Return the device's read bandwidth in bytes per second as the journal has it."""
+        line = self.journal.get(self._bandwidth_key())
+        return float(line["bandwidth"]["bytes_per_second"]) if line is not None else None
+
+    def _bandwidth_key(self) -> str:
+        return key_of({"bandwidth": self.machine.device.key, "smoke": self.smoke, **self.versions})
+
     def _bandwidth(self) -> float | None:
         """Return the device's read bandwidth, measured once a journal."""
-        identity = {"bandwidth": self.machine.device.key, "smoke": self.smoke, **self.versions}
-        key = key_of(identity)
+        key = self._bandwidth_key()
         line = self.journal.get(key)
         if line is None:
             arguments: dict[str, Any] = {"place": self.machine.place}
             if self.smoke:
                 arguments["size"] = 1 << 24
-            for _, outcome in self._outcomes([Task(BANDWIDTH, arguments, TIMING_TIMEOUT_S)], 1):
+            for _, outcome in self.outcomes([Task(BANDWIDTH, arguments, TIMING_TIMEOUT_S)], 1):
                 if outcome.status != "ok":
                     self.view.note(
                         f"read bandwidth: {outcome.status}: {outcome.error}; times have no share of the limit"
                     )
-                    self._require_device(outcome)
+                    self.require_device(outcome)
                     return None
-                line = self.journal.append(key, {"status": "ok", "bandwidth": outcome.value})
-        return float(line["bandwidth"]["bytes_per_second"]) if line is not None else None
+                self.journal.append(key, {"status": "ok", "bandwidth": outcome.value})
+        return self.known_bandwidth()
 
     def _pairs(self) -> list[tuple[Variant, int]]:
         named = {str(variant.id): variant for variant in self.variants}
@@ -352,7 +366,7 @@ class Run:
             return {**line, "status": status, "error": "; ".join(value["failures"][:1]), **shown}
         return {**line, "status": outcome.status, "error": outcome.error, "output": outcome.output, "rows": []}
 
-    def _outcomes(
+    def outcomes(
         self, tasks: Sequence[Task], workers: int, skip: Callable[[int], str | None] = lambda index: None
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes until the deadline."""
@@ -369,9 +383,10 @@ class Run:
             if self.deadline is not None and count < len(tasks) and time.monotonic() >= self.deadline:
                 self.cut_off = True
 
-    def _require_device(self, outcome: Outcome) -> None:
+    def require_device(self, outcome: Outcome) -> None:
         """Raise DeviceUnavailable when a failed task has left a card that gives no answer."""
-        if outcome.status in ("ok", "skipped") or not self.machine.is_card:
+        suspect = outcome.status in ("crash", "timeout") or POISONED.search(outcome.error + outcome.traceback)
+        if not suspect or not self.machine.is_card:
             return
         try:
             machines.probe(self.machine)

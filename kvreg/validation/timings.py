@@ -20,7 +20,7 @@ from kvreg.core.variants import Variant
 from kvreg.runtime.launchers import AttendCall, CacheView, SplitPlan, load
 from kvreg.testing import CacheBytes, allocate
 from kvreg.validation import calls
-from kvreg.validation.work import device_of
+from kvreg.validation.work import device_of, use
 from kvreg_tuning import timing
 
 PAGE = 16
@@ -58,25 +58,32 @@ SMOKE_POINTS = {
 
 def read_bandwidth(place: str, size: int = timing.READ_BYTES) -> dict[str, Any]:
     """Return the read bandwidth of a device in bytes per second."""
-    return {"bytes_per_second": timing.read_bandwidth(_use(place), size=size), "clock_mhz": timing.sm_clock()}
+    use(place)
+    found = timing.read_bandwidth(torch.device(place).type, size=size)
+    return {"bytes_per_second": found, "clock_mhz": timing.sm_clock()}
 
 
 def time_variant(
     variant: str, head_size: int, device: str, place: str, bandwidth: float | None, smoke: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the variant's times at its op's points: {batch, context, group, us, spread, method, fraction_of_limit}.
+    """Return the variant's times at its op's points.
+
+    Each is {batch, context, group, us, spread, method, fraction_of_limit, clock_mhz}; the clock is the one after the
+    last point.
 
     `bandwidth`: bytes per second that the share of the limit refers to. Prefill is bound by arithmetic and has none.
     """
-    _use(place)
+    use(place)
     on = device_of(device)
     of = calls.variant_of(variant, on.platform)
     points = (SMOKE_POINTS if smoke else POINTS)[of.op]
-    return [
+    found = [
         _time(of, head_size, point, on, place, bandwidth)
         for point in points
         if point.group <= of.constraints.group_max
     ]
+    clock = timing.sm_clock() if torch.device(place).type == "cuda" else None
+    return [{**point, "clock_mhz": clock} for point in found]
 
 
 def moved_bytes(op: Op, mode: Mode, head_size: int, point: Point) -> int | None:
@@ -104,7 +111,6 @@ def _time(
         "us": taken.us,
         "spread": taken.spread,
         "method": taken.method,
-        "clock_mhz": taken.clock_mhz,
         "fraction_of_limit": share,
     }
 
@@ -209,10 +215,3 @@ def _fill(cache: CacheBytes) -> None:
 def _l2(place: str) -> int | None:
     size = getattr(torch.cuda.get_device_properties(torch.device(place)), "L2_cache_size", None)
     return int(size) if size else None
-
-
-def _use(place: str) -> str:
-    found = torch.device(place)
-    if found.type == "cuda":
-        torch.cuda.set_device(found)
-    return str(found.type)

@@ -23,9 +23,6 @@ from kvreg.validation.cells import Cell
 MOST_FAILURES = 12
 """Failures of one cell that are kept; the first ones name the place, thousands more would not help."""
 
-COMPILE_CONTEXTS = (1, 17)
-"""Compiling needs tensors of the right kinds, not the rows in them."""
-
 
 def device_of(key: str) -> Device:
     """Return a device by its key."""
@@ -73,11 +70,19 @@ def compile_cell(cell: Mapping[str, Any], device: str, place: str) -> dict[str, 
     """Compile every kernel that judging the cell launches, launching none; returns their number."""
     from kvreg_triton.launch import compile_only
 
-    small = replace(Cell.from_json(cell), contexts=COMPILE_CONTEXTS, inputs=("normal",), seeds=(0,))
-    _use(place)
+    small = _small(Cell.from_json(cell))
+    use(place)
     with compile_only() as compiled:
         _launch(small, device_of(device), place)
     return {"kernels": len(compiled)}
+
+
+def _small(cell: Cell) -> Cell:
+    """Return a cell of two sequences that launches the same specializations: compiling needs no rows.
+
+    The long one is kept, so that decode is split as in the cell itself.
+    """
+    return replace(cell, contexts=(1, max(cell.contexts)), inputs=("normal",), seeds=(0,))
 
 
 def _launch(cell: Cell, device: Device, place: str) -> None:
@@ -91,7 +96,7 @@ def _launch(cell: Cell, device: Device, place: str) -> None:
         return
     out = torch.empty_like(batch.q)
     lse = torch.empty(batch.q.shape[:2], dtype=torch.float32, device=batch.q.device)
-    for cut in calls.attend_cuts(cell, batch, cache, variant, device):
+    for cut in calls.attend_cuts(cell, batch, cache, variant, device, all_forms=True):
         cut.call(out, lse if cut.with_lse else None)
 
 
@@ -101,7 +106,7 @@ def judge(cell: Mapping[str, Any], device: str, place: str, accuracy: str = "exa
     Returns {ok, failures: [text], rows: [{input, context, seed, ...numbers}], resources}. The numbers of a row are the
     worst over the cell's launches; `e` may be infinite where a result was not finite.
     """
-    _use(place)
+    use(place)
     of, on = Cell.from_json(cell), device_of(device)
     found = _judge_write(of, on, place) if of.kind == "write" else _judge_attention(of, on, place, accuracy)
     return {**found, "resources": _resources(of, on, place)}
@@ -131,7 +136,7 @@ def _judge_attention(cell: Cell, device: Device, place: str, accuracy: str) -> d
             known["e"] = max(known["e"], row.max_rel_error)
             known["cosine"] = min(known["cosine"], row.min_cosine)
             known["lse"] = max(known["lse"], row.max_lse_error or 0.0)
-    return {"ok": not failures, "failures": failures[:MOST_FAILURES], "rows": list(worst.values())}
+    return {"ok": not failures, "failures": failures[:MOST_FAILURES], "rows": _rounded(worst.values())}
 
 
 def _judge_write(cell: Cell, device: Device, place: str) -> dict[str, Any]:
@@ -159,7 +164,12 @@ def _judge_write(cell: Cell, device: Device, place: str) -> dict[str, Any]:
             known["scale"] = max(known["scale"], row.max_scale_error)
             known["zero"] = max(known["zero"], row.max_zero_error)
             known["bits"] = max(known["bits"], row.wrong_values)
-    return {"ok": not failures, "failures": failures[:MOST_FAILURES], "rows": list(worst.values())}
+    return {"ok": not failures, "failures": failures[:MOST_FAILURES], "rows": _rounded(worst.values())}
+
+
+def _rounded(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with numbers of six digits: half the bytes of a log, and no digit that means anything lost."""
+    return [{k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()} for row in rows]
 
 
 def _named(name: str, failures: Iterable[Failure]) -> list[str]:
@@ -172,13 +182,14 @@ def _resources(cell: Cell, device: Device, place: str) -> dict[str, Any]:
         return {}
     from kvreg_triton.launch import compile_only
 
-    small = replace(cell, contexts=COMPILE_CONTEXTS, inputs=("normal",), seeds=(0,))
+    small = _small(cell)
     with compile_only() as compiled:
         _launch(small, device, place)
     return resources.worst([resources.of_kernel(kernel) for kernel in compiled])
 
 
-def _use(place: str) -> None:
+def use(place: str) -> None:
+    """Make a torch device the current one of its kind: kernels without a tensor of their own go there."""
     found = torch.device(place)
     if found.type == "cuda":
         torch.cuda.set_device(found)
