@@ -23,9 +23,9 @@ def kvreg(core, process, tmp_path):
     return call
 
 
-def test_the_dependencies_fit_and_torch_is_not_among_them(core, process):
-    process([str(core), "-m", "pip", "check"])
-    listed = process([str(core), "-m", "pip", "list", "--format", "json"]).stdout
+def test_the_dependencies_fit_and_torch_is_not_among_them(core, pip, process):
+    process([*pip(core), "check"])
+    listed = process([*pip(core), "list", "--format", "json"]).stdout
 
     names = {each["name"].lower() for each in json.loads(listed)}
     assert {"kvreg", "click", "pydantic", "pyyaml", "rich"} <= names
@@ -77,9 +77,13 @@ def test_validate_names_the_extra_that_it_needs(kvreg):
     assert len(found.stderr.splitlines()) == 1
 
 
-def test_an_editable_install_runs_the_tree_it_was_made_from(copy_tree, environment, process, tmp_path):
+def test_an_editable_install_runs_the_tree_it_was_made_from(core, copy_tree, environment, process, tmp_path):
     source = copy_tree(tmp_path / "source")
-    python = environment(tmp_path / "venv", "-e", str(source))
+    python = environment(tmp_path / "venv", "--no-deps", "-e", str(source))
+    # The dependencies are those of the other environment, behind all that was installed into this one.
+    (dependencies,) = core.parent.parent.glob("lib/*/site-packages")
+    (own,) = (tmp_path / "venv").glob("lib/*/site-packages")
+    (own / "zz-dependencies.pth").write_text(f"{dependencies}\n")
     (source / "kvreg" / "core" / "modes.py").open("a").write("\nEDITED = 96\n")
     code = (
         "import kvreg_cuda, kvreg_cpu, kvreg_triton, kvreg_tuning; from kvreg.core.modes import EDITED; print(EDITED)"
