@@ -117,7 +117,8 @@ def attend_cuts(
     """Yield the launches of a cell.
 
     `planned`: as `kvreg.plan` cuts this batch, twice, the bits compared. `strided`: q inside a wider tensor of nan and
-    1e30, no lse. For decode also `whole` (no split) and `fixed` (the fixed length of batch_invariant=True).
+    1e30, no lse. For decode also `whole` (no split) and `fixed` (the fixed length of batch_invariant=True). Cells that
+    are not `thorough` are launched as planned only.
     `all_forms` adds what another batch of the same shape may come down to, for compiling.
     """
     launcher = load(variant.launcher)
@@ -139,6 +140,10 @@ def attend_cuts(
     planned = launcher.splits(tokens, cell.kv_heads, cell.group, longest, device.compute_units, config)
     # The interpreter is a hundred times slower, and deterministic by construction.
     yield cut("planned", planned, 0, again=0 if INTERPRETED else 1)
+    if not cell.thorough:
+        if all_forms and planned > 1:
+            yield cut("whole", 1, 0)
+        return
     yield cut("strided", planned, 0, q=batch.strided().q, lse=False)
     chunk = launcher.chunk(config)
     if planned > 1:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from kvreg.core.layouts import LayoutId, known
+from kvreg.core.layouts import DEFAULT, LayoutId, known
 from kvreg.core.requests import Op
 from kvreg.core.variants import Variant
 
@@ -55,6 +55,15 @@ class Cell:
     def sequences(self) -> int:
         """Sequences that are judged."""
         return len(self.contexts) * len(self.inputs) * len(self.seeds)
+
+    @property
+    def thorough(self) -> bool:
+        """Whether every way to launch is tried, and not only the planned one: each is a compilation of seconds.
+
+        The ways differ in how a context is split and whether the lse is wanted; no other layout, dtype, page or wide
+        group takes part in that.
+        """
+        return (self.layout, self.dtype, self.page) == (str(DEFAULT), "bf16", 16) and self.group <= max(GROUPS)
 
     @property
     def rows(self) -> str:
