@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import triton
@@ -62,7 +64,10 @@ def test_constant_zero_and_one_sided_rows_stay_within_half_a_step(row):
 @pytest.mark.parametrize("head_size", HEAD_SIZES)
 @pytest.mark.parametrize("mode", MODES)
 def test_stored_rows_are_the_oracles_and_no_other_byte_changes(mode, head_size, layout, store):
-    batch = build("prefill", head_size=head_size, contexts=(1, 17, 33), kv_heads=3, layout=layout, dtype="fp32")
+    shape: dict[str, Any] = {"contexts": (1, 17, 33), "kv_heads": 3}
+    if head_size > 192:  # the interpreter takes a minute for these; fewer rows cross page, tile and head alike
+        shape = {"contexts": (1, 17), "kv_heads": 2, "inputs": ("normal", "one_sided")}
+    batch = build("prefill", head_size=head_size, layout=layout, dtype="fp32", **shape)
     cache = batch.cache(mode, lead=64, gap=32)
 
     report = run_write(lambda: store(mode, cache, batch), batch, cache)
@@ -85,7 +90,7 @@ def test_slots_of_32_bits_and_pages_of_528_tokens_are_legal(mode, store):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_tile_of_rows_does_not_show_in_the_bytes(mode, store):
-    batch = build("prefill", head_size=96, contexts=(1, 17, 64))
+    batch = build("prefill", head_size=96, contexts=(1, 17, 64), inputs=("normal",), kv_heads=1)
     caches = [batch.cache(mode) for _ in range(3)]
 
     for cache, rows in zip(caches, (1, 8, 32), strict=True):
