@@ -95,14 +95,15 @@ def test_a_wrong_call_under_a_compiler_keeps_its_error(cache_for, batch):
 
 
 def write_arguments(cache: KVCache, batch: Batch):
-    return (cache.buffer, batch.k, batch.v, batch.slots, cache.spec)
+    return (cache.buffer, batch.k, batch.v, batch.slots, cache.view.tensor_scales, cache.spec)
 
 
 def attend_arguments(cache: KVCache, batch: Batch, lse: bool):
     shape = batch.q.shape[:2]
     return (
         batch.q, cache.buffer, batch.page_table, batch.seq_lens, batch.cu_q, torch.empty_like(batch.q),
-        torch.empty(shape) if lse else None, None, None, cache.spec, 1, 0, max(batch.contexts), False, batch.scale,
+        torch.empty(shape) if lse else None, None, None, cache.view.tensor_scales, None, None, None, None, cache.spec, 1, 0,
+        max(batch.contexts), False, batch.scale, True, None, None,
     )  # fmt: skip
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from kvreg import oracle
-from kvreg.core.errors import WrongCache
 from kvreg.core.layouts import CacheStrides, Plane
-from kvreg.core.modes import Mode
 from kvreg.runtime.attention import write
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.pages import convert, copy_pages, dequantize
@@ -153,11 +149,3 @@ def test_foreign_memory_converts_to_a_layout_of_our_own(select):
     assert moved.buffer.numel() == 3 * 16 * 72
     kept = torch.cat([torch.arange(36), 52 + torch.arange(36)])
     assert torch.equal(moved.buffer.view(3, 16, 72), tensor.view(3, 16, 100)[:, :, kept])
-
-
-def test_a_mode_whose_scale_lies_elsewhere_is_not_read_back(allocate):
-    cache = allocate("cpu", "none", 64)
-    cache.kind = replace(cache.kind, mode=Mode.FP8_PER_TENSOR)
-
-    with pytest.raises(WrongCache, match="keeps its scales in the cache, found fp8_per_tensor"):
-        dequantize(cache, torch.tensor([0]))

@@ -324,12 +324,5 @@ def test_causal_attention_needs_the_feature_too(select):
         Calls(cache, select).attend()
 
 
-def test_a_feature_that_no_kernel_is_handed_is_refused_even_if_selected(select):
-    cache = KVCache.allocate(select("cpu", features=("causal", "window"), **GEOMETRY), PAGES)
-
-    with pytest.raises(FeatureNotSelected, match="feature window"):
-        Calls(cache, select).attend(window=16)
-
-
 def test_the_table_of_wrong_calls_is_long_enough():
     assert len(WRONG) >= 60
