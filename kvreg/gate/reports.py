@@ -36,8 +36,9 @@ def place(index: int, label: Label | None) -> str:
     """Return how a message names a sequence."""
     if label is None:
         return f"sequence {index}"
+    features = "" if label.features == "causal" else f"{label.features}, "
     return (
-        f"sequence {index} ({label.kind}, {label.layout}, group {label.group}, {label.input}, "
+        f"sequence {index} ({label.kind}, {label.layout}, group {label.group}, {features}{label.input}, "
         f"context {label.context}, seed {label.seed})"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 import torch
@@ -113,9 +114,11 @@ def test_an_ideal_write_is_within_half_a_step_and_leaves_other_bytes_alone(layou
     assert 0.9 * 3 * 2 * 104 < changed <= 3 * 2 * 104
 
 
-def test_a_mode_without_a_reference_is_refused() -> None:
+def test_rows_of_a_dtype_that_is_not_the_modes_are_refused() -> None:
     cache = allocate(Mode.INT8_PER_TOKEN_HEAD, pages=1, page=16, kv_heads=1, head_size=32)
 
-    with pytest.raises(WrongCache, match="found int8_per_token_head") as caught:
-        dequantize(cache, torch.tensor([0]))
+    with pytest.raises(
+        WrongCache, match=r"required K and V rows of one dtype of torch.int8, found torch.uint8"
+    ) as caught:
+        dequantize(replace(cache, k=cache.k.view(torch.uint8), v=cache.v.view(torch.uint8)), torch.tensor([0]))
     assert caught.value.exit_code == 2
