@@ -195,8 +195,9 @@ def attend(
     k_scale += kv_head * ks_head
     v_scale += kv_head * vs_head
     page_row = page_table + seq.to(tl.int64) * table_row
+    # The loops at the edges are short; pipelining them would only cost registers.
     if WINDOW or RANGES > 0:
-        for start in tl.range(begin, tl.minimum(whole, end), TILE, num_stages=STAGES):
+        for start in tl.range(begin, tl.minimum(whole, end), TILE, num_stages=1):
             acc_even, acc_odd, zeros, top, total = attend_tile(
                 even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
                 k, v, k_scale, v_scale, page_row, start, end,
@@ -212,7 +213,7 @@ def attend(
             first, last, position, seq_len, softcap, slope, range_row,
             HEAD, WIDTH // 2, TILE, PAGE, False, SOFTCAP, ALIBI, RANGES, COMPUTE,
         )  # fmt: skip
-    for start in tl.range(whole_end, end, TILE, num_stages=STAGES):
+    for start in tl.range(whole_end, end, TILE, num_stages=1):
         acc_even, acc_odd, zeros, top, total = attend_tile(
             even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
             k, v, k_scale, v_scale, page_row, start, end,

@@ -155,8 +155,9 @@ def attend(
     k_scale += kv_head * ks_head
     v_scale += kv_head * vs_head
     page_row = page_table + seq.to(tl.int64) * table_row
+    # The loops at the edges are short; pipelining them would only cost registers.
     if WINDOW or RANGES > 0:
-        for start in tl.range(begin, tl.minimum(whole, end), TILE, num_stages=STAGES):
+        for start in tl.range(begin, tl.minimum(whole, end), TILE, num_stages=1):
             acc, top, total = attend_tile(
                 query, scale, acc, top, total, k, v, k_scale, v_scale, page_row, start, end,
                 k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
@@ -170,7 +171,7 @@ def attend(
             first, last, position, seq_len, softcap, slope, range_row,
             HEAD, WIDTH, TILE, PAGE, False, SOFTCAP, ALIBI, RANGES, SCALED, COMPUTE, VALUES,
         )  # fmt: skip
-    for start in tl.range(whole_end, end, TILE, num_stages=STAGES):
+    for start in tl.range(whole_end, end, TILE, num_stages=1):
         acc, top, total = attend_tile(
             query, scale, acc, top, total, k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
