@@ -71,7 +71,7 @@ def next_command(answer: Selection, *, explained: bool) -> str:
         return f"kvreg evidence show {evidence.trace}"
     reasons = [reason for result in answer.results if (reason := leading(result.decisions)) is not None]
     for reason in reasons:
-        if reason.code in ("evidence", "stale") and "`" in reason.remedy:
+        if reason.code in ("evidence", "stale", "feature_evidence") and "`" in reason.remedy:
             return reason.remedy.split("`")[1]
     for reason in reasons:
         if reason.code == "head_size":
@@ -125,11 +125,19 @@ def _row(result: ModeResult, request: Request) -> tuple[object, ...]:
     return (result.mode, result.tier, decode.variant, _format(result), *size, _figures(result, request))
 
 
+_SHORTEST = {
+    "no_variant": "no variant yet",
+    "evidence": "not validated",
+    "stale": "evidence is stale",
+    "feature_evidence": "feature not validated",
+}
+
+
 def _short(reason: Reason | None) -> str:
     if reason is None:
         return "-"
-    if reason.code in ("no_variant", "evidence", "stale"):
-        return {"no_variant": "no variant yet", "evidence": "not validated", "stale": "evidence is stale"}[reason.code]
+    if reason.code in _SHORTEST:
+        return _SHORTEST[reason.code]
     return f"{reason.field}: found {reason.found}"
 
 

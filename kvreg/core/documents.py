@@ -105,6 +105,7 @@ def evidence(record: Evidence) -> dict[str, Any]:
         "max_rel_error": record.max_rel_error,
         "cosine": record.cosine,
         "seeds": record.seeds,
+        "features": list(record.features),
         "resources": _plain(record.resources),
         "timings": [
             {
