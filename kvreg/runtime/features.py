@@ -19,6 +19,9 @@ from kvreg.runtime.launchers import Features
 
 _PLAIN = Features()
 
+_WIDEST_WINDOW = 1 << 30
+"""Keys of the widest window that is handed on: position plus window stays an int32, and no context is as long."""
+
 
 def check(
     kind: Kind,
@@ -74,7 +77,7 @@ def mask(causal: bool | Sequence[bool] | torch.Tensor, device: Any) -> bool | to
     for value, run in groupby(causal):
         end = first + len(list(run))
         if value:
-            laid[first:end] = True
+            laid[first:end].fill_(True)
         first = end
     return laid
 
@@ -93,6 +96,7 @@ def of(
     if causal is True and window is None and softcap is None and sinks is None and alibi is None:
         return _PLAIN if prefix_ranges is None else Features(prefix_ranges=prefix_ranges)
     cap = None if softcap is None else float(softcap)
+    window = None if window is None else min(window, _WIDEST_WINDOW)
     return Features(causal, window, cap, sinks, alibi, prefix_ranges)
 
 
@@ -121,13 +125,13 @@ def _check_causal(causal: Any, n_seqs: int, device: Any) -> None:
     if isinstance(causal, torch.Tensor):
         checks.indexes("causal", causal, device, (torch.bool,))
     else:
-        strange = next((value for value in causal if not isinstance(value, bool)), None)
-        if strange is not None:
+        strange = [value for value in causal if not isinstance(value, bool)]
+        if strange:
             raise CallError(
                 wrong(
                     "causal",
                     required="bools only, one for each sequence",
-                    found=f"{strange!r} ({type(strange).__name__})",
+                    found=f"{strange[0]!r} ({type(strange[0]).__name__})",
                     remedy="pass True or False for each, or a tensor of torch.bool",
                 )
             )

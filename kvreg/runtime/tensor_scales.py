@@ -40,7 +40,7 @@ def tensor_scales(kind: Kind, given: Any, device: Any) -> torch.Tensor | None:
     with torch.inference_mode(False):
         scales = torch.full((2,), k, dtype=torch.float32, device=device)
         if v != k:
-            scales[1:] = v
+            scales[1:].fill_(v)
     return scales
 
 
