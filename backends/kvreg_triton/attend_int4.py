@@ -224,7 +224,7 @@ def attend(
     acc_even -= zeros[:, None]
     acc_odd -= zeros[:, None]
     if SINKS:
-        sink = tl.load(sinks + head, mask=mine, other=-float("inf")) * LOG2E
+        sink = tl.load(sinks + head, mask=store_ok, other=-float("inf")) * LOG2E
         top, total, fade = with_sink(top, total, tl.where(split + 0 * lane == 0, sink, -float("inf")))
         acc_even *= fade[:, None]
         acc_odd *= fade[:, None]

@@ -181,7 +181,7 @@ def attend(
     if TENSOR_SCALED:
         acc *= tl.load(tensor_scales + 1)
     if SINKS:
-        sink = tl.load(sinks + head, mask=mine, other=-float("inf")) * LOG2E
+        sink = tl.load(sinks + head, mask=store_ok, other=-float("inf")) * LOG2E
         top, total, fade = with_sink(top, total, tl.where(split + 0 * lane == 0, sink, -float("inf")))
         acc *= fade[:, None]
 

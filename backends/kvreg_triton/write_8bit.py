@@ -1,7 +1,7 @@
 """Quantize K and V rows to 8 bits and store them: int8 or fp8 with a scale a row, or fp8 under one scale a tensor.
 
     row scales      s = max(max|x| / qmax, 1e-6);  code = x / s, rounded half away from zero (int8) or to the nearest
-                    even by the hardware (fp8), clamped to +-qmax
+                    even (fp8), clamped to +-qmax
     tensor scale    code = x / scale, clamped to +-qmax: what does not fit saturates instead of becoming NaN
 
 A row with a value that is not finite gets codes of 0 and a NaN scale; under a tensor scale the value becomes NaN.
@@ -25,6 +25,20 @@ def row_codes(x, QMAX: tl.constexpr, INTEGER: tl.constexpr):
         code = round_half_away(code)
     code = tl.minimum(tl.maximum(code, -QMAX), QMAX)
     return code, tl.where(broken, float("nan"), scale)
+
+
+@triton.jit
+def rounded_to_e4m3(code, LEAST: tl.constexpr):
+    """Round float32 within +-qmax to the nearest e4m3 value, ties to even; LEAST is the step of its subnormals.
+
+    Conversions differ in rounding between platforms; of a value that e4m3 holds, none can be wrong.
+    """
+    bits = code.to(tl.int32, bitcast=True)
+    # Three of 23 mantissa bits stay: half of the last place, less one where that place is even, carries upwards.
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & ~0xFFFFF).to(tl.float32, bitcast=True)
+    # 1.5 * 2^23 steps: float32 keeps nothing below one step next to that number.
+    magic: tl.constexpr = 12582912.0 * LEAST
+    return tl.where(tl.abs(code) < 8.0 * LEAST, (code + magic) - magic, normal)
 
 
 @triton.jit
@@ -68,6 +82,10 @@ def write(
         tl.store(scale_target, scale, mask=keep)
     else:
         code = tensor_codes(x, tl.load(tensor_scales + tl.program_id(2)), QMAX)
+    if k.dtype.element_ty != tl.int8:
+        # The least e4m3fn step is 2^-9; e4m3fnuz (bias 8) has half of it and stores up to 224.
+        finite = rounded_to_e4m3(code, 0.001953125 if QMAX == 448.0 else 0.0009765625)
+        code = tl.where(code == code, finite, code)
     tl.store(target[:, None] + channel[None, :], code.to(k.dtype.element_ty), mask=inside)
 
 
