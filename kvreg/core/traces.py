@@ -49,6 +49,9 @@ class Worst(_Record):
     input: str
     context: int | None = None
     seed: int
+    dtype: str | None = None
+    """Of a class away from bf16 and pages of 16."""
+    page: int | None = None
 
 
 class GateRecord(_Record):
@@ -86,6 +89,9 @@ class ClassRecord(_Record):
     layout: str
     input: str
     context: int | None = None
+    dtype: str | None = None
+    """Of a class away from bf16 and pages of 16."""
+    page: int | None = None
     max_rel_error: Error | None = None
     min_cosine: FiniteFloat | None = None
     max_step_error: Error | None = None
@@ -196,7 +202,11 @@ def write_trace(trace: Trace, path: Path) -> None:
             wrong(f"trace {trace.id}", required="its own digest", found=trace.digest, remedy="seal it first")
         )
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text = yaml.dump(_document(trace), Dumper=dumper, sort_keys=False, allow_unicode=True, width=119)
+    record = _document(trace)
+    # Hundreds of classes: a line each, without what does not apply to it (which a reader takes as its default).
+    for name in ("seeds", "classes", "timings"):
+        record[name] = [{k: v for k, v in each.items() if v is not None and v != {}} for each in record[name]]
+    text = yaml.dump(record, Dumper=dumper, sort_keys=False, allow_unicode=True, width=200, default_flow_style=None)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, text.encode())
 

@@ -12,6 +12,7 @@ from kvreg_tuning.pool import Task, run_all
 TASKS = """
 import os, time
 def double(number): return 2 * number
+def where(): return os.getpid()
 def fail(number): os._exit(number)
 def wait(path):
     open(path + str(os.getpid()), "w").close()
@@ -53,6 +54,39 @@ def test_leaving_early_kills_what_runs(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 10
     for note in running:
         assert not Path(f"/proc/{note.name.removeprefix('runs.')}/exe").exists()
+
+
+def test_a_skipped_task_never_runs_and_says_why() -> None:
+    tasks = [Task("pool_tasks:double", {"number": 1}, 20), Task("pool_tasks:fail", {"number": 9}, 20)]
+
+    outcomes = dict(run_all(tasks, workers=1, skip=lambda index: "gave up" if index == 1 else None))
+
+    assert outcomes[0].value == 2
+    assert (outcomes[1].status, outcomes[1].error) == ("skipped", "gave up")
+
+
+def test_the_deadline_ends_the_list_and_kills_what_runs(tmp_path: Path) -> None:
+    tasks = [Task("pool_tasks:double", {"number": 1}, 20), Task("pool_tasks:wait", {"path": f"{tmp_path}/runs."}, 600)]
+    begun = time.monotonic()
+
+    outcomes = list(run_all(tasks, workers=1, deadline=begun + 3))
+
+    assert [index for index, _ in outcomes] == [0]
+    assert 3 <= time.monotonic() - begun < 15
+    for note in tmp_path.glob("runs.*"):
+        assert not Path(f"/proc/{note.name.removeprefix('runs.')}/exe").exists()
+
+
+def test_a_bundle_runs_in_order_in_one_process() -> None:
+    tasks = [Task("pool_tasks:where", {}, 20, bundle=f"bundle {n // 3}") for n in range(9)]
+
+    outcomes = list(run_all(tasks, workers=3))
+
+    places = {index: outcome.value for index, outcome in outcomes}
+    for first in (0, 3, 6):
+        assert len({places[index] for index in range(first, first + 3)}) == 1
+        finished = [index for index, _ in outcomes if first <= index < first + 3]
+        assert finished == sorted(finished)
 
 
 def test_no_task_gives_no_outcome() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,31 +21,51 @@ class Task:
     """`module:function`."""
     arguments: Mapping[str, Any]
     timeout_s: float
+    bundle: str = ""
+    """Neighbours in the list that share a bundle run one after the other in one process, which may keep what they
+    have in common. Empty stands alone."""
 
 
 def run_all(
-    tasks: Sequence[Task], *, workers: int, environment: Mapping[str, str] | None = None
-) -> Iterator[tuple[int, Outcome]]:
+    tasks: Sequence[Task],
+    *,
+    workers: int,
+    environment: Mapping[str, str] | None = None,
+    deadline: float | None = None,
+    skip: Callable[[int], str | None] = lambda index: None,
+) -> Generator[tuple[int, Outcome], None, None]:
     """Yield (index of the task, outcome) in the order of completion.
 
-    When the iterator is closed early, tasks that have not begun are dropped and running ones are killed.
+    At `deadline` (time.monotonic), or when the iterator is closed early, tasks that have not begun are dropped and
+    running ones are killed; neither has an outcome. `skip` is asked right before a task begins; where it returns a
+    reason the task is not run and has the outcome `skipped`.
     """
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for index in range(len(tasks)):
-        waiting.put(index)
+    waiting: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    bundles = [
+        [index for index, _ in members]
+        for _, members in itertools.groupby(enumerate(tasks), key=lambda item: item[1].bundle or item[0])
+    ]
+    for bundle in bundles:
+        waiting.put(bundle)
     done: queue.SimpleQueue[tuple[int, Outcome] | BaseException] = queue.SimpleQueue()
     stop = threading.Event()
-    crew = [Worker(environment=environment) for _ in range(max(1, min(workers, len(tasks))))]
+    crew = [Worker(environment=environment) for _ in range(max(1, min(workers, len(bundles))))]
 
     def serve(worker: Worker) -> None:
         try:
             while not stop.is_set():
                 try:
-                    index = waiting.get_nowait()
+                    bundle = waiting.get_nowait()
                 except queue.Empty:
                     return
-                task = tasks[index]
-                done.put((index, worker.run(task.function, task.arguments, timeout_s=task.timeout_s, stop=stop)))
+                for index in bundle:
+                    if stop.is_set():
+                        return
+                    task, reason = tasks[index], skip(index)
+                    if reason is not None:
+                        done.put((index, Outcome("skipped", error=reason)))
+                        continue
+                    done.put((index, worker.run(task.function, task.arguments, timeout_s=task.timeout_s, stop=stop)))
         except BaseException as error:  # handed to the caller's thread, which raises it
             done.put(error)
         finally:
@@ -54,7 +76,10 @@ def run_all(
         thread.start()
     try:
         for _ in range(len(tasks)):
-            item = done.get()
+            try:
+                item = done.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return
             if isinstance(item, BaseException):
                 raise item
             yield item

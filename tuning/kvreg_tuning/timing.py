@@ -45,19 +45,17 @@ class Measurement:
     """Width of the middle half of the samples over their median; 0.01 is a quiet card."""
     samples: int
     method: Method
-    clock_mhz: int | None = None
-    """Clock of the multiprocessors right after the samples; None where it cannot be read."""
 
 
-def summary(samples_us: Sequence[float], method: Method, clock_mhz: int | None = None) -> Measurement:
+def summary(samples_us: Sequence[float], method: Method) -> Measurement:
     """Return median and spread of samples; raises ValueError without one or with one that is no positive number."""
     if not samples_us or not all(math.isfinite(sample) and sample > 0 for sample in samples_us):
         raise ValueError(f"timing: required positive samples, found {list(samples_us)!r}")
     middle = statistics.median(samples_us)
     if len(samples_us) < 2:
-        return Measurement(middle, 0.0, len(samples_us), method, clock_mhz)
+        return Measurement(middle, 0.0, len(samples_us), method)
     low, _, high = statistics.quantiles(samples_us, n=4, method="inclusive")
-    return Measurement(middle, (high - low) / middle, len(samples_us), method, clock_mhz)
+    return Measurement(middle, (high - low) / middle, len(samples_us), method)
 
 
 def rotations(bytes_per_call: int, l2_bytes: int | None, *, most: int = 256) -> int:
@@ -110,7 +108,7 @@ def graph_time(calls: Sequence[Call], *, replays: int = REPLAYS) -> Measurement:
     torch.cuda.synchronize()
     repeats = _repeats(_timed_us(graph.replay, 1))
     samples = [_timed_us(graph.replay, repeats) / (repeats * len(calls)) for _ in range(replays)]
-    return summary(samples, "graph", sm_clock())
+    return summary(samples, "graph")
 
 
 def delayed_time(calls: Sequence[Call], *, samples: int = REPLAYS, delay_cycles: int = 20_000_000) -> Measurement:
@@ -124,7 +122,7 @@ def delayed_time(calls: Sequence[Call], *, samples: int = REPLAYS, delay_cycles:
     for _ in range(samples):
         torch.cuda._sleep(delay_cycles)
         taken.append(_timed_us(lambda: [call() for call in calls], 1) / len(calls))
-    return summary(taken, "delay", sm_clock())
+    return summary(taken, "delay")
 
 
 def host_time(
@@ -153,7 +151,10 @@ def read_bandwidth(device: str, *, size: int = READ_BYTES) -> float:
 
 
 def sm_clock(index: int = 0) -> int | None:
-    """Return the multiprocessor clock in MHz as nvidia-smi reads it, None where that does not work."""
+    """Return the multiprocessor clock in MHz as nvidia-smi reads it, None where that does not work.
+
+    To be asked right after a measurement, before the card goes idle; the answer takes a tenth of a second or more.
+    """
     program = shutil.which("nvidia-smi")
     if program is None:
         return None

@@ -27,7 +27,8 @@ from typing import IO, Any, Literal
 
 from kvreg_tuning import frames
 
-Status = Literal["ok", "timeout", "crash", "error"]
+Status = Literal["ok", "timeout", "crash", "error", "skipped"]
+"""What became of a task; `skipped` ones were never given to a worker."""
 
 START_TIMEOUT_S = 120.0
 """For starting Python and importing the task's module; torch with CUDA takes about ten seconds on a cold disk."""
@@ -62,7 +63,7 @@ class Outcome:
     value: Any = None
     """The result of an `ok` task."""
     error: str = ""
-    """One line for the other three: the exception, the signal or exit code, the limit."""
+    """One line for the others: the exception, the signal or exit code, the limit."""
     error_type: str = ""
     """Class name of the exception of an `error`."""
     traceback: str = ""

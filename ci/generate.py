@@ -1,0 +1,97 @@
+"""Writes what is generated in the repository: docs/cli.md, docs/gate-mutants.md and the outputs shown in README.md.
+
+    python ci/generate.py [--check] [NAME ...]        NAME: cli, gate-mutants, readme; all of them when none is named
+
+`--check` writes nothing, prints what differs and ends with 4. The tree is what runs, whatever is installed; commands
+that README shows are run as they stand there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"(<!-- output of: (?P<command>kvreg [^\n]*?) -->\n```\n).*?(```\n<!-- end -->)", re.DOTALL)
+TREE = os.pathsep.join(str(ROOT / name) for name in ("", "backends", "tuning"))
+FINDING = 4
+
+
+def module(name: str) -> Callable[[Path], str]:
+    """Return the maker of a page that a module prints."""
+
+    def make(_: Path) -> str:
+        return run([sys.executable, "-m", name])
+
+    return make
+
+
+def readme(path: Path) -> str:
+    """Return README.md with the real output of each command that it shows."""
+
+    def replaced(match: re.Match[str]) -> str:
+        arguments = match["command"].split()[1:]
+        return match[1] + run([sys.executable, "-c", "from kvreg.cli.main import run; run()", *arguments]) + match[3]
+
+    return BLOCK.sub(replaced, path.read_text(encoding="utf-8"))
+
+
+def run(command: list[str]) -> str:
+    """Return what a command prints; a refusal (exit 3) is an answer too."""
+    with tempfile.TemporaryDirectory() as home:
+        # What the caller has validated, or named by KVREG_DEVICE, is nobody else's answer.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("KVREG_")}
+        variables = {**inherited, "KVREG_HOME": home, "PYTHONPATH": TREE}
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 3):
+        sys.exit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
+    "cli": ("docs/cli.md", module("kvreg.cli.reference")),
+    "gate-mutants": ("docs/gate-mutants.md", module("kvreg.gate.mutants")),
+    "readme": ("README.md", readme),
+}
+
+
+def main() -> int:
+    """Write or check the named pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PAGES))
+    parser.add_argument("--check", action="store_true")
+    asked = parser.parse_args()
+    unknown = [name for name in asked.names if name not in PAGES]
+    if unknown:
+        parser.error(f"required some of {', '.join(PAGES)}, found {', '.join(unknown)}")
+    differing = 0
+    for name in asked.names or PAGES:
+        file, make = PAGES[name]
+        path = ROOT / file
+        there = path.read_text(encoding="utf-8") if path.exists() else ""
+        made = make(path)
+        if made == there:
+            continue
+        differing += 1
+        if asked.check:
+            sys.stdout.writelines(
+                difflib.unified_diff(there.splitlines(True), made.splitlines(True), file, "generated")
+            )
+        else:
+            path.write_text(made, encoding="utf-8")
+            print(f"wrote {file}")
+    if asked.check and differing:
+        print(f"{differing} differ; run: python ci/generate.py {' '.join(asked.names)}".rstrip())
+        return FINDING
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

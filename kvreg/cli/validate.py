@@ -1,0 +1,270 @@
+"""`kvreg validate`: run the numerical gate on a device and record the evidence."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvreg.cli import progress, render
+from kvreg.core import asking, environment
+from kvreg.core.errors import DeviceUnavailable, GateFailed, Refused, UsageError, wrong
+
+if TYPE_CHECKING:
+    from kvreg.core.variants import Variant
+    from kvreg.validation.cells import Cell
+    from kvreg.validation.run import Run, Verdict
+
+GATE_FAILED = GateFailed.exit_code
+_SHOWN_FAILURES = 8
+
+
+@click.command()
+@click.option("--device", help="Device to validate; it must be in this machine. Default: KVREG_DEVICE, else its card.")
+@click.option("--mode", "modes", multiple=True, help="Only this KV quantization mode; may be repeated.")
+@click.option(
+    "--head-size", "head_sizes", type=click.IntRange(1), multiple=True, help="Only this one; may be repeated."
+)
+@click.option("--variant", "names", multiple=True, help="Only this variant (NAME or NAME@VERSION); may be repeated.")
+@click.option("--stale", is_flag=True, help="Only what has no current evidence: never validated, or a kernel changed.")
+@click.option("--seeds", type=click.IntRange(1), help="Seeds of each batch.  [default: 3; interpreter 1]")
+@click.option(
+    "--long", "long_form", is_flag=True, help="The long form: 200 seeds; all contexts on host and interpreter."
+)
+@click.option("--interpreter", is_flag=True, help="Prove the numerics of Triton kernels without the card.")
+@click.option("--write", "target", type=click.Choice(["overlay", "repo"]), default="overlay", show_default=True,
+              help="Where traces go: KVREG_HOME, or the checkout.")  # fmt: skip
+@click.option("--journal", type=click.Path(dir_okay=False, path_type=Path), help="Keep finished cells in this file.")
+@click.option("--jobs", type=click.IntRange(1), help="Processes on the host.  [default: its cores; a card takes one]")
+@click.option("--cell-timeout", type=click.FloatRange(min=1.0), help="Seconds after which a cell counts as hung.")
+@click.option("--no-timings", is_flag=True, help="Leave the speed of a card unmeasured.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def validate(
+    device: str | None,
+    modes: Sequence[str],
+    head_sizes: Sequence[int],
+    names: Sequence[str],
+    stale: bool,
+    seeds: int | None,
+    long_form: bool,
+    interpreter: bool,
+    target: str,
+    journal: Path | None,
+    jobs: int | None,
+    cell_timeout: float | None,
+    no_timings: bool,
+    as_json: bool,
+) -> int:
+    """Run the numerical gate and record the evidence.
+
+    Every finished cell is kept in a journal, so that a run that was cut off goes on where it stopped. Ends with 5 when
+    a kernel was wrong (no trace is written for it) and with 6 when the device is absent or was lost.
+    """
+    settings = environment.read()
+    try:
+        from kvreg.validation import cells as lists
+        from kvreg.validation import journal as journals
+        from kvreg.validation import machine as machines
+        from kvreg.validation import run as runs
+        from kvreg.validation.stale import lacking
+    except ModuleNotFoundError as error:
+        raise DeviceUnavailable(
+            wrong(
+                "validate",
+                required="torch and Triton",
+                found=f"no module {error.name}",
+                remedy="install the kernels' packages: pip install 'kvreg[kernels]'",
+            )
+        ) from error
+
+    machine = machines.machine_for(device, interpreter=interpreter, default=settings.device)
+    variants = _chosen(machine.variants(settings.backend), modes, names)
+    # Asked before the work, so that a folder that cannot be written costs nothing.
+    folders = {each.id: machines.evidence_folder(machine, each, settings.home, target) for each in variants}
+    sizes = tuple(dict.fromkeys(head_sizes)) or lists.HEAD_SIZES
+    profile = lists.PROFILES[_profile(machine.place, interpreter, long_form)]
+    if seeds is not None:
+        profile = profile.with_seeds(seeds)
+
+    path = journal or settings.home / "validate" / f"{_file_name(machine.device.key, machine.numerics)}.jsonl"
+    with journals.Journal(path) as log, progress.view() as view:
+        run = runs.Run(
+            machine=machine,
+            variants=variants,
+            cells=(),
+            journal=log,
+            command=shlex.join(["kvreg", *sys.argv[1:]]),
+            view=view,
+            jobs=jobs or os.cpu_count() or 1,
+            cell_timeout_s=cell_timeout,
+        )
+        run.probe()
+        pairs = [(variant, size) for variant in variants for size in sizes]
+        if stale:
+            from kvreg.core.index import Index
+
+            pairs = lacking(machine, variants, sizes, run.hashes, Index.open())
+        run.cells = tuple(_cells(pairs, profile))
+        if not run.cells and not stale:
+            raise _no_cells(variants, sizes)
+        run.compile()
+        run.judge()
+        if not no_timings:
+            run.time()
+        verdicts = run.write(lambda variant: folders[variant.id])
+        if journal is None:
+            log.remove()
+    _answer(run, verdicts, as_json)
+    return GATE_FAILED if any(each.status != "passed" for each in verdicts) else 0
+
+
+def _profile(place: str, interpreter: bool, long_form: bool) -> str:
+    name = "interpreter" if interpreter else "cpu" if place == "cpu" else "device"
+    return f"{name}-long" if long_form else name
+
+
+def _file_name(device: str, numerics: str) -> str:
+    from kvreg.core.traces import device_folder
+
+    return f"{device_folder(device)}-{numerics}"
+
+
+def _chosen(offered: Sequence[Variant], modes: Sequence[str], names: Sequence[str]) -> tuple[Variant, ...]:
+    """Return the variants of the named modes and names, all of them when none is named."""
+    wanted = {asking.parse_mode(mode) for mode in modes} - {None}
+    found = [each for each in offered if not wanted or each.mode in wanted]
+    known = {word for each in found for word in (each.id.name, str(each.id))}
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                wrong(
+                    "--variant",
+                    required=f"one of {', '.join(str(each.id) for each in found) or 'none here'}",
+                    found=repr(name),
+                    remedy="take one of these",
+                ),
+                candidates=sorted(str(each.id) for each in found),
+            )
+    if names:
+        found = [each for each in found if each.id.name in names or str(each.id) in names]
+    if not found:
+        raise Refused(
+            wrong(
+                f"validate {', '.join(modes)}",
+                required="a variant of that mode on the platform",
+                found="none in this version",
+                remedy=f"its modes are {', '.join(dict.fromkeys(str(each.mode) for each in offered))}",
+            )
+        )
+    return tuple(found)
+
+
+def _cells(pairs: Sequence[tuple[Variant, int]], profile: Any) -> list[Cell]:
+    from kvreg.validation.cells import work_list
+
+    found = [cell for variant, size in pairs for cell in work_list([variant], [size], profile)]
+    # Cells with the same rows stand together over all variants, so that their reference is computed once.
+    return sorted(found, key=lambda cell: (cell.mode, cell.head_size, cell.kind == "write", cell.rows, cell.layout))
+
+
+def _no_cells(variants: Sequence[Variant], sizes: Sequence[int]) -> Refused:
+    limits = variants[0].constraints
+    return Refused(
+        wrong(
+            f"head size {', '.join(map(str, sizes))}",
+            required=f"{limits.head_min} to {limits.head_max} in steps of {limits.head_step}",
+            found="none of these",
+            remedy="name a head size that the variants take",
+        )
+    )
+
+
+def _answer(run: Run, verdicts: Sequence[Verdict], as_json: bool) -> None:
+    from kvreg.validation.records import summary
+
+    rows = [(each, summary(each.lines)) for each in verdicts]
+    if as_json:
+        render.document(
+            {
+                "schema": 1,
+                "device": run.machine.device.key,
+                "numerics": run.machine.numerics,
+                "versions": dict(run.versions),
+                "results": [_document(each, found) for each, found in rows],
+            }
+        )
+        return
+    if not verdicts:
+        render.line(f"{run.machine.device.key}: every variant has current evidence; nothing to validate")
+        return
+    render.table(
+        ("variant", "head", "cells", "sequences", "worst", "cosine", "result"),
+        [
+            (
+                each.variant.id,
+                each.head_size,
+                found["cells"],
+                found["sequences"],
+                _error(each, found["worst"]),
+                "-" if found["cosine"] is None else f"{found['cosine']:.6f}",
+                each.status if each.kept is None else f"{each.status}; {each.kept}",
+            )
+            for each, found in rows
+        ],
+    )
+    failed = [line for each in verdicts for line in each.failed]
+    for line in failed[:_SHOWN_FAILURES]:
+        render.line()
+        render.line(f"{line['status']}: {_cell_name(line)}")
+        for text in (line.get("failures") or [line["error"]])[:3]:
+            render.line(f"  {text}")
+    if len(failed) > _SHOWN_FAILURES:
+        render.line(f"and {len(failed) - _SHOWN_FAILURES} more; --json shows all of them")
+    written = [each for each in verdicts if each.trace is not None]
+    render.line()
+    if written:
+        render.line(f"{len(written)} traces in {_common(written)}")
+        render.line(f"kvreg evidence show {written[0].trace_id}")
+    else:
+        render.line("no trace was written")
+
+
+def _document(verdict: Verdict, found: dict[str, Any]) -> dict[str, Any]:
+    finite = None if found["worst"] is None or found["worst"] == float("inf") else found["worst"]
+    return {
+        "variant": str(verdict.variant.id),
+        "op": verdict.variant.op.value,
+        "mode": verdict.variant.mode.value,
+        "head_size": verdict.head_size,
+        "status": verdict.status,
+        **{name: found[name] for name in ("cells", "sequences", "seeds", "cosine", "place")},
+        "worst": finite,
+        "trace": verdict.trace_id,
+        "file": str(verdict.trace) if verdict.trace else None,
+        "kept": verdict.kept,
+        "failures": [
+            {"cell": line["cell"], "status": line["status"], "found": line.get("failures") or [line["error"]]}
+            for line in verdict.failed
+        ],
+    }
+
+
+def _error(verdict: Verdict, worst: float | None) -> str:
+    if worst is None:
+        return "-"
+    return f"{worst:.3g} steps" if verdict.variant.op.value == "write" else f"{worst:.2e}"
+
+
+def _cell_name(line: Any) -> str:
+    from kvreg.validation.cells import Cell
+
+    return str(Cell.from_json(line["cell"]))
+
+
+def _common(written: Sequence[Verdict]) -> str:
+    return os.path.commonpath([str(each.trace.parent) for each in written if each.trace is not None])

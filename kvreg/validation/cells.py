@@ -1,0 +1,204 @@
+"""The work list of a validation: one cell is one variant on one shape, all its sequences in one batch and one launch.
+
+A cell packs contexts x inputs x seeds as sequences of a single batch, so that a card needs a fraction of a second for
+it. Cells that read the same rows stand next to each other, so that a worker computes their reference once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from kvreg.core.layouts import LayoutId, known
+from kvreg.core.requests import Op
+from kvreg.core.variants import Variant
+
+HEAD_SIZES = (64, 80, 96, 112, 128, 160, 192, 256)
+"""Head sizes validated when none is named: those of the models in use, rotation blocks of 16 to 256 among them."""
+
+GROUPS = (1, 4, 7, 8)
+INPUTS = ("normal", "q4", "channel30", "one_sided")
+CONTEXTS = (1, 17, 64, 1024, 8192)
+SHORT_CONTEXTS = (1, 17, 64)
+
+SEEDS_IN_LONG = 200
+"""Sequences of the long form's batches, a seed each."""
+LONG_CONTEXT = 1024
+"""Tokens of each of those sequences: several tiles and splits, and 200 of them still fit any card."""
+
+KINDS = {Op.WRITE: ("write",), Op.DECODE: ("decode", "mixed"), Op.PREFILL: ("prefill", "mixed")}
+"""Batches that a variant of each op must be right for: launchers take every mix of query lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One batch for one variant. Everything in it is plain, so that it travels to a worker and into the journal."""
+
+    variant: str
+    op: str
+    mode: str
+    head_size: int
+    kind: str
+    """decode, prefill or mixed; `write` for a write."""
+    group: int
+    kv_heads: int
+    layout: str
+    dtype: str
+    page: int
+    contexts: tuple[int, ...]
+    inputs: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that are judged."""
+        return len(self.contexts) * len(self.inputs) * len(self.seeds)
+
+    @property
+    def rows(self) -> str:
+        """What two cells share that read the same stored rows with the same queries."""
+        shared = (self.mode, self.head_size, self.kind, self.group, self.kv_heads, self.dtype, self.page)
+        return json.dumps([*shared, self.contexts, self.inputs, self.seeds])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the cell as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Cell:
+        """Read what `to_json` gave."""
+        values: dict[str, Any] = {each.name: record[each.name] for each in fields(cls)}
+        for name, value in values.items():
+            values[name] = tuple(value) if isinstance(value, list) else value
+        return cls(**values)
+
+    def __str__(self) -> str:
+        extra = "" if (self.dtype, self.page) == ("bf16", 16) else f" {self.dtype} page {self.page}"
+        group = "" if self.kind == "write" else f" group {self.group}"
+        seeds = f" {len(self.seeds)} seeds" if len(self.seeds) >= SEEDS_IN_LONG else ""
+        return f"{self.variant} d{self.head_size} {self.kind}{group} {self.layout}{extra}{seeds}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A shape away from the main grid that select accepts too, tried in one cell of each variant and head size."""
+
+    dtype: str = "bf16"
+    page: int = 16
+    group: int = 4
+    contexts: tuple[int, ...] = CONTEXTS
+    seeds: int | None = None
+    """None takes the profile's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How much is tried. The device profile is DESIGN's; the others are cut for machines without a card."""
+
+    contexts: tuple[int, ...] = CONTEXTS
+    inputs: tuple[str, ...] = INPUTS
+    seeds: int = 3
+    groups: tuple[int, ...] = GROUPS
+    layouts: tuple[str, ...] = ()
+    """Empty takes every layout that the variant declares."""
+    spots: tuple[Spot, ...] = ()
+    many_seeds: bool = False
+    """Adds the batches of 200 seeds."""
+    dtype: str = "bf16"
+
+    def with_seeds(self, seeds: int) -> Profile:
+        """Return the profile with another number of seeds."""
+        return replace(self, seeds=seeds)
+
+
+SPOTS = (
+    Spot(dtype="fp16"),
+    Spot(page=528),
+    Spot(group=24, contexts=(*SHORT_CONTEXTS, 1024)),
+    Spot(group=71, contexts=(*SHORT_CONTEXTS, 1024)),
+)
+"""fp16; the largest page of the hybrid models that is no power of two; the widest groups of models in use."""
+
+_CPU_CONTEXTS = (*SHORT_CONTEXTS, 1024)
+_CPU_SPOTS = (*(replace(spot, contexts=_CPU_CONTEXTS, seeds=1) for spot in SPOTS), Spot(contexts=(8192,), seeds=1))
+
+PROFILES = {
+    "device": Profile(spots=SPOTS),
+    "device-long": Profile(spots=SPOTS, many_seeds=True),
+    "cpu": Profile(contexts=_CPU_CONTEXTS, spots=_CPU_SPOTS),
+    "cpu-long": Profile(spots=SPOTS, many_seeds=True),
+    "interpreter": Profile(contexts=SHORT_CONTEXTS, seeds=1, groups=(1, 4), dtype="fp16"),
+    "interpreter-long": Profile(groups=(1, 4), dtype="fp16"),
+    "smoke": Profile(contexts=SHORT_CONTEXTS, inputs=("normal", "channel30"), seeds=1, groups=(4,)),
+}
+"""`cpu` tries 8192 tokens in one cell a variant only, and `interpreter` is the form that fits a test run: both take
+seconds for what a card does at once. The interpreter computes in fp32 and gets fp16 rows: it truncates bf16 where it
+stores it, which alone takes 7e-3 of the 1e-2 that hard inputs may be off."""
+
+
+def kv_heads_of(group: int, head_size: int) -> int:
+    """Return the KV heads of a cell: two show a wrong head, one keeps wide groups of large heads small."""
+    return 1 if group > 8 or (group >= 7 and head_size > 128) else 2
+
+
+def work_list(variants: Sequence[Variant], head_sizes: Sequence[int], profile: Profile) -> list[Cell]:
+    """Return every cell of `profile` that the variants' constraints allow, those with the same rows together."""
+    cells = [
+        cell for variant in variants for head_size in head_sizes for cell in _of_variant(variant, head_size, profile)
+    ]
+    return sorted(cells, key=lambda cell: (cell.mode, cell.head_size, cell.kind == "write", cell.rows, cell.layout))
+
+
+def _of_variant(variant: Variant, head_size: int, profile: Profile) -> Iterator[Cell]:
+    limits = variant.constraints
+    if not limits.head_min <= head_size <= limits.head_max or head_size % limits.head_step:
+        return
+    layouts = [name for name in profile.layouts or known() if name in limits.layouts]
+    seeds = tuple(range(profile.seeds))
+
+    def cell(kind: str, group: int, layout: str, **others: Any) -> Cell:
+        values: dict[str, Any] = {"dtype": profile.dtype, "page": 16, "contexts": profile.contexts}
+        values |= {"inputs": profile.inputs, "seeds": seeds, **others}
+        if kind == "write":  # a write sees no query, but its KV heads must be several
+            group = 1
+        heads = kv_heads_of(group, head_size)
+        return Cell(
+            str(variant.id),
+            variant.op,
+            variant.mode,
+            head_size,
+            kind,
+            group,
+            heads,
+            str(LayoutId.parse(layout)),
+            **values,
+        )
+
+    kinds = KINDS[variant.op]
+    groups = (1,) if variant.op is Op.WRITE else profile.groups
+    for kind in kinds:
+        for group in groups:
+            if group <= limits.group_max:
+                yield from (cell(kind, group, layout) for layout in layouts)
+    if not layouts:
+        return
+    for spot in profile.spots:
+        if spot.dtype not in limits.dtypes or spot.group > limits.group_max:
+            continue
+        if not limits.page_min <= spot.page <= limits.page_max:
+            continue
+        if variant.op is Op.WRITE and spot.group != 4:
+            continue  # groups are nothing to a write
+        chosen = seeds if spot.seeds is None else tuple(range(spot.seeds))
+        shape: dict[str, Any] = {"dtype": spot.dtype, "page": spot.page, "contexts": spot.contexts, "seeds": chosen}
+        yield cell(kinds[0], spot.group, layouts[0], **shape)
+    if profile.many_seeds:
+        many = {"contexts": (LONG_CONTEXT,), "inputs": ("normal",), "seeds": tuple(range(SEEDS_IN_LONG))}
+        yield from (cell(kinds[0], group, layouts[0], **many) for group in groups if group in (1, 4))
+
+
+def many_seeds_only(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells of 200 seeds."""
+    return [cell for cell in cells if len(cell.seeds) >= SEEDS_IN_LONG]

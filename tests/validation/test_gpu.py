@@ -1,0 +1,116 @@
+"""`ci/gpu` on a machine without a card: the same path at tiny sizes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from kvreg.validation.archive import NAME
+
+CALL = "import sys; from kvreg.validation.gpu import main; sys.exit(main())"
+
+
+def gpu(folder: Path, *arguments: str, command: tuple[str, ...] = (sys.executable, "-c", CALL)):
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("KVREG_") and name != "OUT"
+    }
+    environment |= {"KVREG_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.run(
+        [*command, "--device", "cpu", "--smoke", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def results(archive: Path) -> tuple[dict, list[str], str]:
+    with tarfile.open(archive) as tar:
+        names = tar.getnames()
+        document = json.load(tar.extractfile("results.json"))
+        report = tar.extractfile("report.md").read().decode() if "report.md" in names else ""
+    return document, names, report
+
+
+def statuses(document: dict) -> dict[str, str]:
+    return {each["name"]: each["status"] for each in document["stages"]}
+
+
+def test_every_stage_runs_and_one_archive_is_left(tmp_path: Path) -> None:
+    done = gpu(tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    document, names, report = results(tmp_path / "gpu-results" / NAME)
+    found = statuses(document)
+    assert {name for name, status in found.items() if status == "skipped"} == {"compile", "interchange"}
+    assert set(found.values()) == {"ok", "skipped"}
+    assert {each["status"] for each in document["verdicts"]} == {"passed"}
+    assert "## Attention, worst e" in report
+    assert "int4_per_token_head" in report
+    # Tiny batches are no evidence: their traces lie where nobody looks for any.
+    assert not any("evidence" in name for name in names)
+    assert not (tmp_path / "home" / "evidence").exists()
+
+
+def test_a_cut_off_call_leaves_its_results_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    sizes = ("--head-size", "64", "--head-size", "128", "--head-size", "256", "--stages", "gate,traces")
+    first = gpu(tmp_path, "--limit-s", "31", "--out", "first", "--work", "one", *sizes)
+
+    assert first.returncode == 4, first.stdout
+    document, _, _ = results(tmp_path / "first" / NAME)
+    assert statuses(document)["gate"] == "cut off"
+    known = (tmp_path / "one/journal.jsonl").read_bytes().count(b"\n")
+
+    second = gpu(tmp_path, "--resume", "first", "--out", "second", "--work", "two", *sizes)
+
+    assert second.returncode == 0, second.stdout
+    assert f"gate: 60 parts, {known} known" in second.stdout
+    document, _, _ = results(tmp_path / "second" / NAME)
+    assert statuses(document)["traces"] == "ok"
+
+
+def test_a_stage_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    (tmp_path / "peer").mkdir()
+
+    done = gpu(tmp_path, "--peer", "peer", "--stages", "determinism,interchange,traces")
+
+    assert done.returncode == 5
+    document, _, _ = results(tmp_path / "gpu-results" / NAME)
+    found = statuses(document)
+    assert (found["determinism"], found["interchange"]) == ("failed", "failed")
+    detail = next(each["detail"] for each in document["stages"] if each["name"] == "interchange")
+    assert "found no math_utils.py" in detail
+    assert len(document["determinism"]) == 2  # the repeats that need no peer are there
+
+
+def test_a_lost_device_ends_with_6_and_keeps_the_archive(tmp_path: Path) -> None:
+    done = gpu(tmp_path, "--device", "h200")
+
+    assert done.returncode == 6
+    assert done.stderr.startswith("ci/gpu: validate on h200: required that card in this machine")
+
+
+def test_an_unknown_stage_is_named_with_the_known_ones(tmp_path: Path) -> None:
+    done = gpu(tmp_path, "--stages", "gate,timing")
+
+    assert done.returncode == 2
+    assert "found 'timing'" in done.stderr
+    assert "timings" in done.stderr
+
+
+@pytest.mark.checkout
+def test_the_script_runs_from_the_checkout_without_any_path_set(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "ci/gpu"
+
+    done = gpu(tmp_path, "--stages", "probe", command=(sys.executable, str(script)))
+
+    assert done.returncode == 0, done.stderr
+    assert "stage probe: ok" in done.stdout
