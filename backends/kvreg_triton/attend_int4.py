@@ -128,16 +128,17 @@ def unrotated(y, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, L
     return hadamard(y, ROWS, WIDTH, BLOCK, LEVELS) * signs(WIDTH, BLOCK)[None, :] * (1.0 / BLOCK)
 
 
-@triton.jit(do_not_specialize=["tokens", "n_seqs", "group", "splits", "chunk", "table_row", "window"])
+@triton.jit(do_not_specialize=["tokens", "n_seqs", "group", "splits", "chunk", "has_lse", "table_row", "window"])
 def attend(
-    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, splits, chunk, scale,
+    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, splits, chunk, has_lse,
+    scale,
     q_row, q_head, out_row, out_head, table_row,
     causal_flags, window, softcap, sinks, slopes, ranges,
     k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
     k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr, SINGLE: tl.constexpr,
-    HAS_LSE: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
     ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
     """ROWS // group query tokens of one sequence, all heads of one KV head, one split of the keys.
@@ -237,7 +238,7 @@ def attend(
         y = unrotated(y, ROWS, WIDTH, BLOCK, LEVELS)
         to = out + (row * out_row + head * out_head)[:, None] + channel[None, :]
         tl.store(to, y.to(out.dtype.element_ty), mask=store_ok[:, None] & (channel < HEAD)[None, :])
-        if HAS_LSE:
+        if has_lse:
             tl.store(lse + row * q_heads + head, (top + tl.log2(total)) / LOG2E, mask=store_ok)
     else:
         part = ((row * q_heads + head) * splits + split)[:, None]
@@ -250,10 +251,10 @@ def attend(
         tl.store(partial_lse + part * 2 + 1, total[:, None], mask=store_ok[:, None])
 
 
-@triton.jit(do_not_specialize=["splits"])
+@triton.jit(do_not_specialize=["splits", "has_lse"])
 def reduce(
-    out, lse, partial_out, partial_lse, splits, out_row, out_head,
-    HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, HAS_LSE: tl.constexpr,
+    out, lse, partial_out, partial_lse, splits, has_lse, out_row, out_head,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     """Join the splits of one query row and head in a fixed order and undo the rotation. Grid (rows, q_heads)."""
     row = tl.program_id(0)
@@ -282,7 +283,7 @@ def reduce(
     channel = tl.arange(0, WIDTH)
     to = out + row.to(tl.int64) * out_row + head * out_head + channel
     tl.store(to, y.to(out.dtype.element_ty), mask=channel < HEAD)
-    if HAS_LSE:
+    if has_lse:
         tl.store(lse + row.to(tl.int64) * tl.num_programs(1) + head, (top + tl.log2(total)) / LOG2E)
 
 

@@ -89,16 +89,17 @@ def attend_tile(
     return acc, new_top, total
 
 
-@triton.jit(do_not_specialize=["tokens", "n_seqs", "group", "splits", "chunk", "table_row", "window"])
+@triton.jit(do_not_specialize=["tokens", "n_seqs", "group", "splits", "chunk", "has_lse", "table_row", "window"])
 def attend(
-    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, splits, chunk, scale,
+    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, splits, chunk, has_lse,
+    scale,
     q_row, q_head, out_row, out_head, table_row,
     causal_flags, window, softcap, sinks, slopes, ranges,
     k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
     k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head, tensor_scales,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr, SINGLE: tl.constexpr,
-    HAS_LSE: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
     ALIBI: tl.constexpr, RANGES: tl.constexpr, SCALED: tl.constexpr, TENSOR_SCALED: tl.constexpr,
     COMPUTE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
@@ -191,7 +192,7 @@ def attend(
         share = tl.where(total > 0.0, total, 1.0)[:, None]
         to = out + (row * out_row + head * out_head)[:, None] + channel[None, :]
         tl.store(to, (acc / share).to(out.dtype.element_ty), mask=store_ok[:, None] & (channel < HEAD)[None, :])
-        if HAS_LSE:
+        if has_lse:
             tl.store(lse + row * q_heads + head, (top + tl.log2(total)) / LOG2E, mask=store_ok)
     else:
         part = ((row * q_heads + head) * splits + split)[:, None]
@@ -202,10 +203,10 @@ def attend(
         tl.store(partial_lse + part * 2 + 1, total[:, None], mask=store_ok[:, None])
 
 
-@triton.jit(do_not_specialize=["splits"])
+@triton.jit(do_not_specialize=["splits", "has_lse"])
 def reduce(
-    out, lse, partial_out, partial_lse, splits, out_row, out_head,
-    HEAD: tl.constexpr, WIDTH: tl.constexpr, HAS_LSE: tl.constexpr,
+    out, lse, partial_out, partial_lse, splits, has_lse, out_row, out_head,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Join the splits of one query row and head in a fixed order. Grid (rows, q_heads)."""
     row = tl.program_id(0)
@@ -228,7 +229,7 @@ def reduce(
     share = tl.where(total > 0.0, total, 1.0)
     to = out + row.to(tl.int64) * out_row + head * out_head + channel
     tl.store(to, (acc / share).to(out.dtype.element_ty), mask=channel < HEAD)
-    if HAS_LSE:
+    if has_lse:
         tl.store(lse + row.to(tl.int64) * tl.num_programs(1) + head, (top + tl.log2(total)) / LOG2E)
 
 

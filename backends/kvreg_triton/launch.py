@@ -142,11 +142,14 @@ class _Attend:
         single = plan.splits == 1
         # Pointers that a kernel does not read (workspace, lse, features that are off) are given `out` to stand in.
         partial_out, partial_lse = (out, out) if single else (plan.partial_out, plan.partial_lse)
+        # One of float32 where there is one, so that a call without lse takes the same compiled kernel.
+        spare = next((x for x in (call.lse, plan.partial_lse, cache.k_scale) if x is not None), out)
         per_sequence = isinstance(features.causal, torch.Tensor)
         ranges = features.prefix_ranges
         args = (
-            q, out, out if call.lse is None else call.lse, partial_out, partial_lse,
-            call.page_table, call.seq_lens, call.cu_q, tokens, n_seqs, group, plan.splits, plan.chunk, call.scale,
+            q, out, spare, partial_out, partial_lse,
+            call.page_table, call.seq_lens, call.cu_q, tokens, n_seqs, group, plan.splits, plan.chunk,
+            int(call.lse is not None), call.scale,
             q.stride(0), q.stride(1), out.stride(0), out.stride(1), call.page_table.stride(0),
             features.causal if per_sequence else out, features.window or 0, features.softcap or 0.0,
             out if features.sinks is None else features.sinks, out if features.alibi is None else features.alibi,
@@ -158,7 +161,6 @@ class _Attend:
             "TILE": config["tile"],
             "STAGES": config["num_stages"],
             "SINGLE": single,
-            "HAS_LSE": call.lse is not None,
             "CAUSAL": 2 if per_sequence else int(bool(features.causal)),
             "WINDOW": features.window is not None,
             "SOFTCAP": features.softcap is not None,
@@ -215,10 +217,11 @@ class Decode(_Attend):
                 self.reduce,
                 call.q.shape[:2],
                 (
-                    out, out if call.lse is None else call.lse, plan.partial_out, plan.partial_lse, plan.splits,
+                    out, plan.partial_lse if call.lse is None else call.lse, plan.partial_out, plan.partial_lse, plan.splits,
+                    int(call.lse is not None),
                     out.stride(0), out.stride(1),
                 ),
-                row_constants | {"HAS_LSE": call.lse is not None, "num_warps": 1, "num_stages": 1},
+                row_constants | {"num_warps": 1, "num_stages": 1},
             )  # fmt: skip
 
 
