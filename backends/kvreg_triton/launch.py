@@ -210,6 +210,7 @@ class Decode(_Attend):
         """Launch; see kvreg.runtime.launchers.AttendLauncher."""
         self.launch(call, config)
         plan, out = call.split, call.out
+        lse = plan.partial_lse if call.lse is None else call.lse
         if plan.splits > 1:
             constants = shape_constants(call.cache)
             row_constants = {name: value for name, value in constants.items() if name not in ("ALIGN", "PAGE")}
@@ -217,8 +218,7 @@ class Decode(_Attend):
                 self.reduce,
                 call.q.shape[:2],
                 (
-                    out, plan.partial_lse if call.lse is None else call.lse, plan.partial_out, plan.partial_lse, plan.splits,
-                    int(call.lse is not None),
+                    out, lse, plan.partial_out, plan.partial_lse, plan.splits, int(call.lse is not None),
                     out.stride(0), out.stride(1),
                 ),
                 row_constants | {"num_warps": 1, "num_stages": 1},
