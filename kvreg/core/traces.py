@@ -52,6 +52,7 @@ class Worst(_Record):
     dtype: str | None = None
     """Of a class away from bf16 and pages of 16."""
     page: int | None = None
+    features: str | None = None
 
 
 class GateRecord(_Record):
@@ -92,6 +93,8 @@ class ClassRecord(_Record):
     dtype: str | None = None
     """Of a class away from bf16 and pages of 16."""
     page: int | None = None
+    features: str | None = None
+    """Of a class with features other than causal alone: their words, joined by +."""
     max_rel_error: Error | None = None
     min_cosine: FiniteFloat | None = None
     max_step_error: Error | None = None
