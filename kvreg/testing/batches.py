@@ -161,9 +161,9 @@ def _embedded(x: torch.Tensor) -> torch.Tensor:
     return inner
 
 
-def _query_length(kind: Kind, context: int, index: int, words: tuple[str, ...]) -> int:
+def _query_length(kind: Kind, context: int, index: int, turn: int, words: tuple[str, ...]) -> int:
     if kind == "decode":
-        return min(context, DRAFTS[index % len(DRAFTS)]) if "multi_query_split" in words else 1
+        return min(context, DRAFTS[(index + turn) % len(DRAFTS)]) if "multi_query_split" in words else 1
     whole = min(context, PREFILL_QUERIES)
     if kind == "prefill":
         return whole
@@ -201,7 +201,7 @@ def build(
     words = words_of(features)
     cells = [(context, name, seed) for seed in seeds for name in inputs for context in contexts]
     plan = [
-        (c, name, seed, max(_query_length(kind, c, i, words), 0 if c else 1))
+        (c, name, seed, max(_query_length(kind, c, i, i // len(contexts), words), 0 if c else 1))
         for i, (c, name, seed) in enumerate(cells)
     ]
     if kind == "mixed":
