@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from kvreg.core.devices import Device
-from kvreg.core.modes import Format, Mode, rotation_block
+from kvreg.core.formats import default_format
+from kvreg.core.layouts import DEFAULT
+from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import DTYPES, Op, Request
 from kvreg.core.variants import Constraints, Variant, VariantId
 
-INT4_QMAX = 15.0
-"""Largest unsigned 4-bit code."""
+_SHORT = {
+    Mode.NONE: "none",
+    Mode.FP8_PER_TENSOR: "fp8t",
+    Mode.INT8_PER_TOKEN_HEAD: "int8",
+    Mode.FP8_PER_TOKEN_HEAD: "fp8h",
+    Mode.INT4_PER_TOKEN_HEAD: "int4",
+}
 
-_SHORT = {Mode.NONE: "none", Mode.INT4_PER_TOKEN_HEAD: "int4"}
+FEATURES = (
+    "causal",
+    "non_causal",
+    "per_sequence_causal",
+    "window",
+    "softcap",
+    "sinks",
+    "alibi",
+    "prefix_ranges",
+    "multi_query_split",
+)
+"""Features of every mode: decode and prefill share one implementation, and a write knows nothing of them."""
 
 _SCORES = 1 << 22
 """Score elements (float32) that one step of attend holds: 16 MiB, the last-level cache of a common server."""
 
 _ROW_VALUES = 1 << 20
 """Values (float32) of K or V that one step of write holds: 4 MiB."""
-
-
-def _unquantized(device: Device, head_size: int) -> Format:
-    """Rows in the model's dtype; bfloat16 stands for it."""
-    return Format("bfloat16", None, None, None, "", None)
-
-
-def _int4(device: Device, head_size: int) -> Format:
-    return Format("uint8", None, INT4_QMAX, rotation_block(head_size), "", "even_low")
 
 
 def _write_config(device: Device, request: Request) -> Mapping[str, int]:
@@ -40,10 +50,13 @@ def _attend_config(device: Device, request: Request) -> Mapping[str, int]:
     return {"scores": _SCORES}
 
 
-_FORMATS: dict[Mode, Callable[[Device, int], Format]] = {
-    Mode.NONE: _unquantized,
-    Mode.INT4_PER_TOKEN_HEAD: _int4,
-}
+def _stored(mode: Mode) -> Callable[[Device, int], Format]:
+    """Rows of `none` are in the model's dtype; bfloat16 stands for it."""
+
+    def describe(device: Device, head_size: int) -> Format:
+        return replace(default_format(mode, device, head_size, DEFAULT, "bf16"), layout_id="")
+
+    return describe
 
 
 def _variant(mode: Mode, op: Op) -> Variant:
@@ -58,9 +71,9 @@ def _variant(mode: Mode, op: Op) -> Variant:
         accuracy="exact",
         launcher=launcher,
         kernels=(launcher,),
-        format=_FORMATS[mode],
+        format=_stored(mode),
         default_config=_write_config if op is Op.WRITE else _attend_config,
-        constraints=Constraints(dtypes=DTYPES),
+        constraints=Constraints(dtypes=DTYPES, features=FEATURES),
         matrix_instruction=False,
     )
 

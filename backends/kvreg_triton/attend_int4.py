@@ -1,4 +1,4 @@
-"""Attention over an int4 cache whose rows are rotated: decode with split KV, prefill and mixed batches.
+"""Attention over an int4 cache whose rows are rotated: decode with split KV, prefill, verification, mixed batches.
 
 A row is d / 2 bytes, byte j = channel 2j (low nibble) and 2j + 1 (high), beside one float32 whose four lowest
 mantissa bits are the zero point z and whose rest is the scale s: y[c] = (code[c] - z) * s. Both halves of the
@@ -19,10 +19,10 @@ import triton
 import triton.language as tl
 
 from kvreg_triton.launch import Decode, Prefill
-from kvreg_triton.paging import block_sequence, sequence_of, slots_of, split_bounds
+from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
+from kvreg_triton.paging import block_sequence, slots_of, split_bounds
 from kvreg_triton.rotation import hadamard, signs
 
-LOG2E = tl.constexpr(1.4426950408889634)
 ZERO_POINT_BITS = tl.constexpr(15)
 MIDDLE = tl.constexpr(8.0)
 # fp16 with this exponent counts in ones: bits 0x6400 | n are the number 1024 + n for n of 10 bits.
@@ -73,12 +73,13 @@ def rotated_query(
 @triton.jit
 def attend_tile(
     even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
-    k, v, k_scale, v_scale, page_row, begin, end, limits,
+    k, v, k_scale, v_scale, page_row, begin, end,
     k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
+    first, last, position, seq_len, softcap, slope, range_row,
     HEAD: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, MASKED: tl.constexpr,
-    COMPUTE: tl.constexpr,
+    SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    """Take tokens [begin, begin + TILE) into the running softmax of (ROWS,) rows; limits (ROWS,) are causal ends."""
+    """Take tokens [begin, begin + TILE) into the running softmax of (ROWS,) rows."""
     tokens = begin + tl.arange(0, TILE)
     valid = tl.full([TILE], True, tl.int1)
     if MASKED:
@@ -92,11 +93,16 @@ def attend_tile(
     score = tl.dot(even, tl.trans(low), out_dtype=tl.float32)
     score = tl.dot(odd, tl.trans(high), score, out_dtype=tl.float32)
     score = (score - q_sum[:, None] * z_k[None, :]) * s_k[None, :] * q_scale[:, None]
+    score, seen = adjusted(
+        score, tokens, first, tl.minimum(last, end), position, tl.minimum(seq_len, end), softcap, slope, range_row,
+        SOFTCAP, ALIBI, RANGES, MASKED,
+    )  # fmt: skip
 
     s_v, z_v = scales_and_zeros(v_scale + page * vs_page + slot * vs_slot, valid)
     score += tl.log2(s_v)[None, :]
     if MASKED:
-        score = tl.where(tokens[None, :] < limits[:, None], score, -float("inf"))
+        # A scale that is not finite must not reach the rows that do not see its token: 0 * nan is nan.
+        score = tl.where(seen, score, -float("inf"))
     new_top = tl.maximum(top, tl.max(score, 1))
     # A row that has seen no token yet keeps -inf; subtracting 0 there gives exp2(-inf) = 0 instead of NaN.
     base = tl.where(new_top == -float("inf"), 0.0, new_top)
@@ -104,8 +110,7 @@ def attend_tile(
     fade = tl.exp2(top - base)
     mass = weight * (1.0 / s_v)[None, :]
     if MASKED:
-        # A scale that is not finite must not reach the rows that do not see its token: 0 * nan is nan.
-        mass = tl.where(tokens[None, :] < limits[:, None], mass, 0.0)
+        mass = tl.where(seen, mass, 0.0)
     total = total * fade + tl.sum(mass, 1)
     rounded = weight.to(COMPUTE)
     # The zero points must meet the same rounded weights as the codes, or the difference does not cancel.
@@ -123,39 +128,65 @@ def unrotated(y, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, L
     return hadamard(y, ROWS, WIDTH, BLOCK, LEVELS) * signs(WIDTH, BLOCK)[None, :] * (1.0 / BLOCK)
 
 
-@triton.jit(do_not_specialize=["n_seqs", "group", "splits", "chunk", "table_row"])
-def decode(
-    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, n_seqs, group, splits, chunk, scale,
+@triton.jit(do_not_specialize=["tokens", "n_seqs", "group", "splits", "chunk", "has_lse", "table_row", "window"])
+def attend(
+    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, splits, chunk, has_lse,
+    scale,
     q_row, q_head, out_row, out_head, table_row,
+    causal_flags, window, softcap, sinks, slopes, ranges,
     k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
     k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head,
-    HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr,
-    ROWS: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
-    SINGLE: tl.constexpr, HAS_LSE: tl.constexpr, COMPUTE: tl.constexpr,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr, SINGLE: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    """One query row, the `group` heads of one KV head, one split of the context. Grid (rows, kv_heads, splits)."""
-    row = tl.program_id(0)
+    """ROWS // group query tokens of one sequence, all heads of one KV head, one split of the keys.
+
+    Grid (blocks, kv_heads, splits).
+    """
+    block_q = ROWS // group
+    block = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
-    seq = sequence_of(cu_q, n_seqs, row)
-    limit = 0
-    if seq < n_seqs:
-        limit = tl.maximum(tl.load(seq_lens + seq) - tl.load(cu_q + seq + 1) + row + 1, 0)
-    begin, end = split_bounds(split, splits, chunk, limit, TILE)
-
+    seq = block_sequence(cu_q, n_seqs, block, block_q)
+    start_row = tl.load(cu_q + seq)
+    q_len = tl.load(cu_q + seq + 1) - start_row
+    # Rows behind the last sequence (padding of a captured graph) are the last sequence's to zero.
+    owned = tl.where(seq == n_seqs - 1, tokens - start_row, q_len)
+    block_index = (block - start_row // block_q - seq) * block_q
+    if block_index >= owned:
+        return
     lane = tl.arange(0, ROWS)
-    lane_ok = lane < group
-    head = kv_head * group + lane
+    index = block_index + lane // group
+    store_ok = (lane < block_q * group) & (index < owned)
+    mine = store_ok & (index < q_len)
+    row = (start_row + index).to(tl.int64)
+    head = kv_head * group + lane % group
+
+    seq_len = tl.load(seq_lens + seq)
+    position = seq_len - q_len + index
+    range_row = ranges + seq.to(tl.int64) * (2 * RANGES)
+    first, last = row_bounds(position, mine, seq, seq_len, window, causal_flags, CAUSAL, WINDOW)
+    begin, end, all_begin, all_end = block_bounds(first, last, position, mine, seq_len, range_row, RANGES)
+    if not SINGLE:
+        begin, end = split_bounds(split, splits, chunk, begin, end, TILE)
+    whole = begin + tl.cdiv(tl.maximum(all_begin - begin, 0), TILE) * TILE
+    whole_end = whole + tl.maximum(tl.minimum(all_end, end) - whole, 0) // TILE * TILE
+
     even, odd, q_sum, q_scale = rotated_query(
-        q + row.to(tl.int64) * q_row + (head * q_head)[:, None], lane_ok, ROWS, HEAD, WIDTH, BLOCK, LEVELS, COMPUTE
+        q + (row * q_row + head * q_head)[:, None], mine, ROWS, HEAD, WIDTH, BLOCK, LEVELS, COMPUTE
     )
     q_scale = q_scale * (scale * LOG2E / BLOCK)
+    softcap = softcap * LOG2E
+    slope = tl.zeros([ROWS], tl.float32)
+    if ALIBI:
+        slope = tl.load(slopes + head, mask=mine, other=0.0) * LOG2E
     acc_even = tl.zeros([ROWS, WIDTH // 2], tl.float32)
     acc_odd = tl.zeros([ROWS, WIDTH // 2], tl.float32)
     zeros = tl.zeros([ROWS], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     top = tl.full([ROWS], -float("inf"), tl.float32)
-    limits = tl.zeros([ROWS], tl.int32) + end
     k_page = tl.multiple_of(k_page, ALIGN)
     k_slot = tl.multiple_of(k_slot, ALIGN)
     v_page = tl.multiple_of(v_page, ALIGN)
@@ -165,23 +196,39 @@ def decode(
     k_scale += kv_head * ks_head
     v_scale += kv_head * vs_head
     page_row = page_table + seq.to(tl.int64) * table_row
-    whole = begin + tl.maximum(end - begin, 0) // TILE * TILE
-    for start in tl.range(begin, whole, TILE, num_stages=STAGES):
+    # The loops at the edges are short; pipelining them would only cost registers.
+    if WINDOW or RANGES > 0:
+        for start in tl.range(begin, tl.minimum(whole, end), TILE, num_stages=1):
+            acc_even, acc_odd, zeros, top, total = attend_tile(
+                even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
+                k, v, k_scale, v_scale, page_row, start, end,
+                k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
+                first, last, position, seq_len, softcap, slope, range_row,
+                HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES, COMPUTE,
+            )  # fmt: skip
+    for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
         acc_even, acc_odd, zeros, top, total = attend_tile(
             even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
-            k, v, k_scale, v_scale, page_row, start, end, limits,
+            k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-            HEAD, WIDTH // 2, TILE, PAGE, False, COMPUTE,
+            first, last, position, seq_len, softcap, slope, range_row,
+            HEAD, WIDTH // 2, TILE, PAGE, False, SOFTCAP, ALIBI, RANGES, COMPUTE,
         )  # fmt: skip
-    if whole < end:
+    for start in tl.range(whole_end, end, TILE, num_stages=1):
         acc_even, acc_odd, zeros, top, total = attend_tile(
             even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
-            k, v, k_scale, v_scale, page_row, whole, end, limits,
+            k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-            HEAD, WIDTH // 2, TILE, PAGE, True, COMPUTE,
+            first, last, position, seq_len, softcap, slope, range_row,
+            HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES, COMPUTE,
         )  # fmt: skip
     acc_even -= zeros[:, None]
     acc_odd -= zeros[:, None]
+    if SINKS:
+        sink = tl.load(sinks + head, mask=store_ok, other=-float("inf")) * LOG2E
+        top, total, fade = with_sink(top, total, tl.where(split + 0 * lane == 0, sink, -float("inf")))
+        acc_even *= fade[:, None]
+        acc_odd *= fade[:, None]
 
     channel = tl.arange(0, WIDTH)
     q_heads = tl.num_programs(1) * group
@@ -189,25 +236,25 @@ def decode(
         share = tl.where(total > 0.0, total, 1.0)[:, None]
         y = tl.reshape(tl.join(acc_even / share, acc_odd / share), [ROWS, WIDTH])
         y = unrotated(y, ROWS, WIDTH, BLOCK, LEVELS)
-        to = out + row.to(tl.int64) * out_row + (head * out_head)[:, None] + channel[None, :]
-        tl.store(to, y.to(out.dtype.element_ty), mask=lane_ok[:, None] & (channel < HEAD)[None, :])
-        if HAS_LSE:
-            tl.store(lse + row.to(tl.int64) * q_heads + head, (top + tl.log2(total)) / LOG2E, mask=lane_ok)
+        to = out + (row * out_row + head * out_head)[:, None] + channel[None, :]
+        tl.store(to, y.to(out.dtype.element_ty), mask=store_ok[:, None] & (channel < HEAD)[None, :])
+        if has_lse:
+            tl.store(lse + row * q_heads + head, (top + tl.log2(total)) / LOG2E, mask=store_ok)
     else:
-        part = ((row.to(tl.int64) * q_heads + head) * splits + split)[:, None]
+        part = ((row * q_heads + head) * splits + split)[:, None]
+        # An empty split writes no rows, but for the first one, which may hold the sink.
         byte = tl.arange(0, WIDTH // 2)
-        # An empty split writes no rows.
-        inside = lane_ok[:, None] & (byte < tl.where(begin < end, HEAD // 2, 0))[None, :]
+        inside = store_ok[:, None] & (byte < tl.where((begin < end) | (split == 0), HEAD // 2, 0))[None, :]
         tl.store(partial_out + part * HEAD + byte[None, :], acc_even, mask=inside)
         tl.store(partial_out + part * HEAD + HEAD // 2 + byte[None, :], acc_odd, mask=inside)
-        tl.store(partial_lse + part * 2, top[:, None], mask=lane_ok[:, None])
-        tl.store(partial_lse + part * 2 + 1, total[:, None], mask=lane_ok[:, None])
+        tl.store(partial_lse + part * 2, top[:, None], mask=store_ok[:, None])
+        tl.store(partial_lse + part * 2 + 1, total[:, None], mask=store_ok[:, None])
 
 
-@triton.jit(do_not_specialize=["splits"])
+@triton.jit(do_not_specialize=["splits", "has_lse"])
 def reduce(
-    out, lse, partial_out, partial_lse, splits, out_row, out_head,
-    HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, HAS_LSE: tl.constexpr,
+    out, lse, partial_out, partial_lse, splits, has_lse, out_row, out_head,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     """Join the splits of one query row and head in a fixed order and undo the rotation. Grid (rows, q_heads)."""
     row = tl.program_id(0)
@@ -236,82 +283,9 @@ def reduce(
     channel = tl.arange(0, WIDTH)
     to = out + row.to(tl.int64) * out_row + head * out_head + channel
     tl.store(to, y.to(out.dtype.element_ty), mask=channel < HEAD)
-    if HAS_LSE:
+    if has_lse:
         tl.store(lse + row.to(tl.int64) * tl.num_programs(1) + head, (top + tl.log2(total)) / LOG2E)
 
 
-@triton.jit(do_not_specialize=["tokens", "n_seqs", "group", "table_row"])
-def prefill(
-    q, out, lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, scale,
-    q_row, q_head, out_row, out_head, table_row,
-    k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
-    k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head,
-    HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr,
-    ROWS: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
-    HAS_LSE: tl.constexpr, COMPUTE: tl.constexpr,
-):  # fmt: skip
-    """ROWS // group query tokens of one sequence, all heads of one KV head. Grid (blocks, kv_heads)."""
-    block_q = ROWS // group
-    block = tl.program_id(0)
-    kv_head = tl.program_id(1)
-    seq = block_sequence(cu_q, n_seqs, block, block_q)
-    first = tl.load(cu_q + seq)
-    q_len = tl.load(cu_q + seq + 1) - first
-    lane = tl.arange(0, ROWS)
-    index = (block - first // block_q - seq) * block_q + lane // group
-    mine = (lane < block_q * group) & (index < q_len)
-    # Rows behind the last sequence (padding of a captured graph) are the last sequence's to zero.
-    owned = tl.where(seq == n_seqs - 1, tokens - first, q_len)
-    store_ok = (lane < block_q * group) & (index < owned)
-    limits = tl.where(mine, tl.maximum(tl.load(seq_lens + seq) - q_len + index + 1, 0), 0)
-    end = tl.max(limits, 0)
-    begin_masked = tl.min(tl.where(mine, limits, end), 0) // TILE * TILE
-
-    row = (first + index).to(tl.int64)
-    head = kv_head * group + lane % group
-    even, odd, q_sum, q_scale = rotated_query(
-        q + (row * q_row + head * q_head)[:, None], mine, ROWS, HEAD, WIDTH, BLOCK, LEVELS, COMPUTE
-    )
-    q_scale = q_scale * (scale * LOG2E / BLOCK)
-    acc_even = tl.zeros([ROWS, WIDTH // 2], tl.float32)
-    acc_odd = tl.zeros([ROWS, WIDTH // 2], tl.float32)
-    zeros = tl.zeros([ROWS], tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    top = tl.full([ROWS], -float("inf"), tl.float32)
-    k_page = tl.multiple_of(k_page, ALIGN)
-    k_slot = tl.multiple_of(k_slot, ALIGN)
-    v_page = tl.multiple_of(v_page, ALIGN)
-    v_slot = tl.multiple_of(v_slot, ALIGN)
-    k += kv_head * tl.multiple_of(k_head, ALIGN)
-    v += kv_head * tl.multiple_of(v_head, ALIGN)
-    k_scale += kv_head * ks_head
-    v_scale += kv_head * vs_head
-    page_row = page_table + seq.to(tl.int64) * table_row
-    for start in tl.range(0, begin_masked, TILE, num_stages=STAGES):
-        acc_even, acc_odd, zeros, top, total = attend_tile(
-            even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
-            k, v, k_scale, v_scale, page_row, start, end, limits,
-            k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-            HEAD, WIDTH // 2, TILE, PAGE, False, COMPUTE,
-        )  # fmt: skip
-    for start in tl.range(begin_masked, end, TILE, num_stages=STAGES):
-        acc_even, acc_odd, zeros, top, total = attend_tile(
-            even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
-            k, v, k_scale, v_scale, page_row, start, end, limits,
-            k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-            HEAD, WIDTH // 2, TILE, PAGE, True, COMPUTE,
-        )  # fmt: skip
-
-    share = tl.where(total > 0.0, total, 1.0)[:, None]
-    y = tl.join((acc_even - zeros[:, None]) / share, (acc_odd - zeros[:, None]) / share)
-    y = unrotated(tl.reshape(y, [ROWS, WIDTH]), ROWS, WIDTH, BLOCK, LEVELS)
-    channel = tl.arange(0, WIDTH)
-    to = out + (row * out_row + head * out_head)[:, None] + channel[None, :]
-    tl.store(to, y.to(out.dtype.element_ty), mask=store_ok[:, None] & (channel < HEAD)[None, :])
-    if HAS_LSE:
-        to = lse + row * (tl.num_programs(1) * group) + head
-        tl.store(to, (top + tl.log2(total)) / LOG2E, mask=store_ok)
-
-
-DECODE = Decode(decode, reduce)
-PREFILL = Prefill(prefill)
+DECODE = Decode(attend, reduce)
+PREFILL = Prefill(attend)

@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kvreg.core.formats import E4M3FN, E4M3FNUZ, QMAX
 from kvreg.core.modes import Mode, rotation_block
 from kvreg.runtime.launchers import AttendCall, CacheView
 
@@ -52,22 +53,31 @@ def submit(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict
             kernel[grid](*args, **meta)
 
 
-def compute_dtype(dtype: torch.dtype, mode: Mode) -> tl.dtype:
-    """Return the type of matrix operands: fp32 where interpreted, fp16 for int4, else the model's own."""
+def operand_types(dtype: torch.dtype, mode: Mode) -> tuple[tl.dtype, tl.dtype]:
+    """Return the types of matrix operands: of the query's product and of the values'.
+
+    int4 takes fp16 for both (kvreg_triton.attend_int4 says why); 8-bit codes are exact in every 16-bit type, so the
+    query keeps the model's and the weights, at most 1, take fp16's finer steps.
+    """
     if INTERPRETED:
-        return tl.float32  # the interpreter holds bf16 as integers and multiplies those
-    if mode is Mode.INT4_PER_TOKEN_HEAD or dtype is torch.float16:
-        return tl.float16
-    return tl.bfloat16 if dtype is torch.bfloat16 else tl.float32
+        return tl.float32, tl.float32  # the interpreter holds bf16 as integers and multiplies those
+    model = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}.get(dtype, tl.float32)
+    if mode is Mode.INT4_PER_TOKEN_HEAD:
+        return tl.float16, tl.float16
+    return model, model if mode is Mode.NONE else tl.float16
 
 
-def planes(cache: CacheView) -> tuple[Any, ...]:
-    """Return the cache's pointers and strides (in elements) in the order that every kernel takes them."""
+def rows_of(cache: CacheView) -> tuple[Any, ...]:
+    """Return pointers and strides (in elements) of the K and V rows, in the order that every kernel takes them."""
     k, v = cache.k.stride(), cache.v.stride()
-    args = (cache.k, cache.v, k[0], k[1], k[2], v[0], v[1], v[2])
+    return (cache.k, cache.v, k[0], k[1], k[2], v[0], v[1], v[2])
+
+
+def scales_of(cache: CacheView) -> tuple[Any, ...]:
+    """Return the same of the row scales; where rows carry none, pointers that nothing reads."""
     if cache.k_scale is None or cache.v_scale is None:
-        return args
-    return (*args, cache.k_scale, cache.v_scale, *cache.k_scale.stride(), *cache.v_scale.stride())
+        return (cache.k, cache.v, 0, 0, 0, 0, 0, 0)
+    return (cache.k_scale, cache.v_scale, *cache.k_scale.stride(), *cache.v_scale.stride())
 
 
 def shape_constants(cache: CacheView) -> dict[str, Any]:
@@ -100,16 +110,82 @@ class Write:
     ) -> None:
         """Store `slots.shape[0]` rows; see kvreg.runtime.launchers.WriteLauncher."""
         rows = slots.shape[0]
-        args = (k, v, slots, rows, k.stride(0), k.stride(1), v.stride(0), v.stride(1), *planes(cache))
+        args = (k, v, slots, rows, k.stride(0), k.stride(1), v.stride(0), v.stride(1), *rows_of(cache))
+        constants = shape_constants(cache) | {"ROWS": config["rows"]}
+        if cache.mode is not Mode.NONE:
+            args = (*args, *scales_of(cache))
+        if cache.mode not in (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD):
+            args = (*args, cache.k_scale if cache.tensor_scales is None else cache.tensor_scales)
+            constants |= {"SCALED": cache.mode.has_scales, "QMAX": largest_code(cache)}
         grid = (triton.cdiv(rows, config["rows"]), cache.kv_heads, 2)
-        submit(self.kernel, grid, args, shape_constants(cache) | {"ROWS": config["rows"]} | launch_options(config))
+        submit(self.kernel, grid, args, constants | launch_options(config))
 
 
-class Decode:
-    """Launches decode with split KV, and the reduction where the context is split."""
+def largest_code(cache: CacheView) -> float:
+    """Return the largest magnitude that 8-bit values are scaled to."""
+    if cache.mode is Mode.INT8_PER_TOKEN_HEAD:
+        return 127.0
+    return QMAX[E4M3FNUZ if cache.k.dtype is torch.float8_e4m3fnuz else E4M3FN]
+
+
+class _Attend:
+    """What decode and prefill share: they are one kernel, launched with few or many rows, split or whole."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def launch(self, call: AttendCall, config: Mapping[str, int]) -> None:
+        """Launch the attention over `call.split.splits` parts of each context."""
+        q, out, cache, plan, features = call.q, call.out, call.cache, call.split, call.features
+        tokens, q_heads, _ = q.shape
+        n_seqs, group = call.cu_q.shape[0] - 1, q_heads // cache.kv_heads
+        single = plan.splits == 1
+        # Pointers that a kernel does not read (workspace, lse, features that are off) are given `out` to stand in.
+        partial_out, partial_lse = (out, out) if single else (plan.partial_out, plan.partial_lse)
+        # One of float32 where there is one, so that a call without lse takes the same compiled kernel.
+        spare = next((x for x in (call.lse, plan.partial_lse, cache.k_scale) if x is not None), out)
+        per_sequence = isinstance(features.causal, torch.Tensor)
+        ranges = features.prefix_ranges
+        args = (
+            q, out, spare, partial_out, partial_lse,
+            call.page_table, call.seq_lens, call.cu_q, tokens, n_seqs, group, plan.splits, plan.chunk,
+            int(call.lse is not None), call.scale,
+            q.stride(0), q.stride(1), out.stride(0), out.stride(1), call.page_table.stride(0),
+            features.causal if per_sequence else out, features.window or 0, features.softcap or 0.0,
+            out if features.sinks is None else features.sinks, out if features.alibi is None else features.alibi,
+            out if ranges is None else ranges, *rows_of(cache), *scales_of(cache),
+        )  # fmt: skip
+        compute, values = operand_types(q.dtype, cache.mode)
+        constants = shape_constants(cache) | {
+            "ROWS": config["rows"],
+            "TILE": config["tile"],
+            "STAGES": config["num_stages"],
+            "SINGLE": single,
+            "CAUSAL": 2 if per_sequence else int(bool(features.causal)),
+            "WINDOW": features.window is not None,
+            "SOFTCAP": features.softcap is not None,
+            "SINKS": features.sinks is not None,
+            "ALIBI": features.alibi is not None,
+            "RANGES": 0 if ranges is None else ranges.shape[1],
+            "COMPUTE": compute,
+        }
+        if cache.mode is not Mode.INT4_PER_TOKEN_HEAD:
+            args = (*args, out if cache.tensor_scales is None else cache.tensor_scales)
+            constants |= {
+                "SCALED": cache.mode.has_scales,
+                "TENSOR_SCALED": cache.tensor_scales is not None,
+                "VALUES": values,
+            }
+        # An upper bound that needs no look at cu_q's values: see kvreg_triton.paging.block_sequence.
+        blocks = tokens // (config["rows"] // group) + n_seqs if tokens else 0
+        submit(self.kernel, (blocks, cache.kv_heads, plan.splits), args, constants | launch_options(config))
+
+
+class Decode(_Attend):
+    """Launches attention with split KV, and the reduction where a context is split."""
 
     def __init__(self, kernel: Any, reduce: Any) -> None:
-        self.kernel = kernel
+        super().__init__(kernel)
         self.reduce = reduce
 
     def splits(
@@ -132,49 +208,25 @@ class Decode:
 
     def __call__(self, call: AttendCall, config: Mapping[str, int]) -> None:
         """Launch; see kvreg.runtime.launchers.AttendLauncher."""
-        q, out, cache, plan = call.q, call.out, call.cache, call.split
-        rows, q_heads, _ = q.shape
-        single = plan.splits == 1
-        # With one split nothing is read from or written to the workspace; any pointer serves as the argument.
-        partial_out, partial_lse = (out, out) if single else (plan.partial_out, plan.partial_lse)
-        lse = out if call.lse is None else call.lse
-        constants = shape_constants(cache)
-        has_lse = {"HAS_LSE": call.lse is not None}
-        args = (
-            q, out, lse, partial_out, partial_lse, call.page_table, call.seq_lens, call.cu_q,
-            call.cu_q.shape[0] - 1, q_heads // cache.kv_heads, plan.splits, plan.chunk, call.scale,
-            q.stride(0), q.stride(1), out.stride(0), out.stride(1), call.page_table.stride(0), *planes(cache),
-        )  # fmt: skip
-        meta = {
-            "ROWS": config["rows"],
-            "TILE": config["tile"],
-            "STAGES": config["num_stages"],
-            "SINGLE": single,
-            "COMPUTE": compute_dtype(q.dtype, cache.mode),
-        }
-        submit(
-            self.kernel,
-            (rows, cache.kv_heads, plan.splits),
-            args,
-            constants | has_lse | meta | launch_options(config),
-        )
-        if not single:
-            row_constants = {
-                name: constants[name] for name in ("HEAD", "WIDTH", "BLOCK", "LEVELS") if name in constants
-            }
+        self.launch(call, config)
+        plan, out = call.split, call.out
+        lse = plan.partial_lse if call.lse is None else call.lse
+        if plan.splits > 1:
+            constants = shape_constants(call.cache)
+            row_constants = {name: value for name, value in constants.items() if name not in ("ALIGN", "PAGE")}
             submit(
                 self.reduce,
-                (rows, q_heads),
-                (out, lse, partial_out, partial_lse, plan.splits, out.stride(0), out.stride(1)),
-                row_constants | has_lse | {"num_warps": 1, "num_stages": 1},
-            )
+                call.q.shape[:2],
+                (
+                    out, lse, plan.partial_out, plan.partial_lse, plan.splits, int(call.lse is not None),
+                    out.stride(0), out.stride(1),
+                ),
+                row_constants | {"num_warps": 1, "num_stages": 1},
+            )  # fmt: skip
 
 
-class Prefill:
-    """Launches attention over blocks of query rows; it never splits a context."""
-
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
+class Prefill(_Attend):
+    """Launches attention over whole contexts."""
 
     def splits(
         self,
@@ -194,22 +246,4 @@ class Prefill:
 
     def __call__(self, call: AttendCall, config: Mapping[str, int]) -> None:
         """Launch; see kvreg.runtime.launchers.AttendLauncher."""
-        q, out, cache = call.q, call.out, call.cache
-        tokens, q_heads, _ = q.shape
-        group = q_heads // cache.kv_heads
-        n_seqs = call.cu_q.shape[0] - 1
-        lse = out if call.lse is None else call.lse
-        args = (
-            q, out, lse, call.page_table, call.seq_lens, call.cu_q, tokens, n_seqs, group, call.scale,
-            q.stride(0), q.stride(1), out.stride(0), out.stride(1), call.page_table.stride(0), *planes(cache),
-        )  # fmt: skip
-        meta = {
-            "ROWS": config["rows"],
-            "TILE": config["tile"],
-            "STAGES": config["num_stages"],
-            "HAS_LSE": call.lse is not None,
-            "COMPUTE": compute_dtype(q.dtype, cache.mode),
-        }
-        # An upper bound that needs no look at cu_q's values: see kvreg_triton.paging.block_sequence.
-        blocks = tokens // (config["rows"] // group) + n_seqs if tokens else 0
-        submit(self.kernel, (blocks, cache.kv_heads), args, shape_constants(cache) | meta | launch_options(config))
+        self.launch(call, config)

@@ -1,27 +1,7 @@
-"""Where a kernel's program stands: its sequence, its share of the context, and the slots of a tile of tokens."""
+"""Where a kernel's program stands: its query rows, its share of the keys, and the slots of a tile of tokens."""
 
 import triton
 import triton.language as tl
-
-
-@triton.jit
-def sequence_of(cu_q, n_seqs, row):
-    """Return the sequence that owns query row `row`: the first s with cu_q[s + 1] > row, n_seqs where none does.
-
-    In a decode batch row and sequence mostly agree, so that is tried before the binary search.
-    """
-    low = tl.minimum(row, n_seqs - 1)
-    high = low
-    if (tl.load(cu_q + low) > row) | (tl.load(cu_q + low + 1) <= row):
-        low = tl.full([], 0, tl.int32)
-        high = tl.full([], 0, tl.int32) + n_seqs
-    while low < high:
-        middle = (low + high) // 2
-        if tl.load(cu_q + middle + 1) <= row:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @triton.jit
@@ -29,10 +9,16 @@ def block_sequence(cu_q, n_seqs, block, block_q):
     """Return the sequence that query block `block` belongs to, when sequence s starts at block cu_q[s] // block_q + s.
 
     That numbering leaves each sequence at least ceil(q_len / block_q) blocks without a prefix sum, and the last one
-    enough for every row behind cu_q[n_seqs] too.
+    enough for every row behind cu_q[n_seqs] too. In a decode batch cu_q[s] = s, so the answer to that is tried first.
     """
-    low = tl.full([], 0, tl.int32)
-    high = tl.full([], 0, tl.int32) + n_seqs - 1
+    low = tl.minimum(block - block // (block_q + 1), n_seqs - 1)
+    high = low
+    after = tl.minimum(low + 1, n_seqs - 1)
+    early = tl.load(cu_q + low) // block_q + low > block
+    late = (after > low) & (tl.load(cu_q + after) // block_q + after <= block)
+    if early | late:
+        low = tl.full([], 0, tl.int32)
+        high = tl.full([], 0, tl.int32) + n_seqs - 1
     while low < high:
         middle = (low + high + 1) // 2
         if tl.load(cu_q + middle) // block_q + middle <= block:
@@ -43,16 +29,16 @@ def block_sequence(cu_q, n_seqs, block, block_q):
 
 
 @triton.jit
-def split_bounds(split, splits, chunk, limit, TILE: tl.constexpr):
-    """Return [begin, end) of one split of a context of `limit` tokens, tile-aligned; begin >= end where it is empty.
+def split_bounds(split, splits, chunk, begin, end, TILE: tl.constexpr):
+    """Return split `split` of the keys [begin, end), tile-aligned from `begin`; it is empty where start >= end.
 
-    chunk > 0 fixes the length of a split whatever the batch (batch invariant); else the context is cut evenly.
+    chunk > 0 fixes the length of a split whatever the batch (batch invariant); else the keys are cut evenly.
     """
     length = chunk
     if chunk == 0:
-        length = tl.cdiv(tl.cdiv(limit, splits), TILE) * TILE
-    begin = split * length
-    return begin, tl.minimum(begin + length, limit)
+        length = tl.cdiv(tl.cdiv(end - begin, splits), TILE) * TILE
+    start = begin + split * length
+    return start, tl.minimum(start + length, end)
 
 
 @triton.jit

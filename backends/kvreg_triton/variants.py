@@ -5,12 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kvreg.core.devices import Device
-from kvreg.core.modes import Format, Mode, rotation_block
+from kvreg.core.formats import default_format
+from kvreg.core.layouts import DEFAULT
+from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Constraints, Variant, VariantId
 from kvreg_triton import configs
 
-_SHORT = {Mode.NONE: "none", Mode.INT4_PER_TOKEN_HEAD: "int4"}
+_SHORT = {
+    Mode.NONE: "none",
+    Mode.FP8_PER_TENSOR: "fp8t",
+    Mode.INT8_PER_TOKEN_HEAD: "int8",
+    Mode.FP8_PER_TOKEN_HEAD: "fp8h",
+    Mode.INT4_PER_TOKEN_HEAD: "int4",
+}
+_WRITERS = {Mode.NONE: "write_none", Mode.INT4_PER_TOKEN_HEAD: "write_int4"}
+_READERS = {Mode.INT4_PER_TOKEN_HEAD: "attend_int4"}
+FEATURES = (
+    "causal",
+    "non_causal",
+    "per_sequence_causal",
+    "window",
+    "softcap",
+    "sinks",
+    "alibi",
+    "prefix_ranges",
+    "multi_query_split",
+)
 _DEFAULTS: dict[Op, Callable[[Mode, Request], Mapping[str, int]]] = {
     Op.WRITE: configs.write,
     Op.DECODE: configs.decode,
@@ -27,21 +48,27 @@ def _default_config(mode: Mode, op: Op) -> Callable[[Device, Request], Mapping[s
 
 def _stored(mode: Mode) -> Callable[[Device, int], Format]:
     def describe(device: Device, head_size: int) -> Format:
-        if mode is Mode.INT4_PER_TOKEN_HEAD:
-            return Format("uint8", None, 15.0, rotation_block(head_size), "", "even_low")
-        return Format("bfloat16", None, None, None, "", None)
+        return default_format(mode, device, head_size, DEFAULT, "bf16")
 
     return describe
 
 
 def _module(mode: Mode, op: Op) -> str:
-    return f"kvreg_triton.{'write' if op is Op.WRITE else 'attend'}_{_SHORT[mode]}"
+    if op is Op.WRITE:
+        return f"kvreg_triton.{_WRITERS.get(mode, 'write_8bit')}"
+    return f"kvreg_triton.{_READERS.get(mode, 'attend_rows')}"
 
 
 def _kernels(mode: Mode, op: Op) -> tuple[str, ...]:
     """Kernel roots and the launcher's class; the hash follows what they call."""
-    roots = {Op.WRITE: ("write",), Op.DECODE: ("decode", "reduce"), Op.PREFILL: ("prefill",)}[op]
+    roots = {Op.WRITE: ("write",), Op.DECODE: ("attend", "reduce"), Op.PREFILL: ("attend",)}[op]
     return (*(f"{_module(mode, op)}:{root}" for root in roots), f"kvreg_triton.launch:{op.value.capitalize()}")
+
+
+def _constraints(mode: Mode, op: Op) -> Constraints:
+    """A write knows nothing of features, so none can stand in its way; prefill does not split."""
+    features = tuple(word for word in FEATURES if op is not Op.PREFILL or word != "multi_query_split")
+    return Constraints(features=FEATURES if op is Op.WRITE else features, needs_fp8="e4m3" if mode.is_fp8 else None)
 
 
 def shared(platform: str) -> tuple[Variant, ...]:
@@ -57,7 +84,7 @@ def shared(platform: str) -> tuple[Variant, ...]:
             kernels=_kernels(mode, op),
             format=_stored(mode),
             default_config=_default_config(mode, op),
-            constraints=Constraints(),
+            constraints=_constraints(mode, op),
             matrix_instruction=op is not Op.WRITE,
         )
         for mode, short in _SHORT.items()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from kvreg.cli import render
+from kvreg.cli import render, sizing
 from kvreg.core.decisions import Reason, leading
 from kvreg.core.evidence import Evidence, Timing
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.select import measured_at
 from kvreg.core.selections import Chosen, ModeResult, Selection
+
+if TYPE_CHECKING:
+    from kvreg.core.sizing import CacheSize
 
 _COLUMNS = (
     "mode",
@@ -23,8 +27,8 @@ _COLUMNS = (
 )
 
 
-def show(answer: Selection, *, explain: bool = False) -> None:
-    """Print an answer; a refusal of all that was asked is its first line."""
+def show(answer: Selection, *, explain: bool = False, sizes: Mapping[Mode, CacheSize] | None = None) -> None:
+    """Print an answer; a refusal of all that was asked is its first line. `sizes`: the cache that was asked about."""
     refused = [result for result in answer.results if result.verdict == "refused"]
     if len(refused) == len(answer.results):
         render.line(f"refused: {headline(answer)}")
@@ -38,8 +42,12 @@ def show(answer: Selection, *, explain: bool = False) -> None:
         illegal = result.verdict == "refused" and reason is not None and reason.code == "head_size"
         if block is not None and not illegal:
             render.line(f"{result.mode}: rotation block {block}, undo factor 1/{block}")
+    if sizes is not None:
+        request = answer.request
+        render.line()
+        sizing.show(sizes, {result.mode: result.verdict for result in answer.results}, request.batch, request.context)
     if explain:
-        _explain(answer)
+        show_decisions(answer)
     else:
         _refusals(answer, refused)
     for text in _notes(answer):
@@ -66,20 +74,20 @@ def next_command(answer: Selection, *, explained: bool) -> str:
     selected = [result for result in answer.results if result.verdict == "selected"]
     if selected:
         if not explained:
-            return f"{_again(request)} --explain"
+            return f"{again(request)} --explain"
         evidence = selected[-1].ops[Op.DECODE].evidence
         return f"kvreg evidence show {evidence.trace}"
     reasons = [reason for result in answer.results if (reason := leading(result.decisions)) is not None]
     for reason in reasons:
-        if reason.code in ("evidence", "stale") and "`" in reason.remedy:
+        if reason.code in ("evidence", "stale", "feature_evidence") and "`" in reason.remedy:
             return reason.remedy.split("`")[1]
     for reason in reasons:
         if reason.code == "head_size":
-            return _again(request, head_size=_first_number(reason.remedy))
+            return again(request, head_size=_first_number(reason.remedy))
         if reason.code == "fp8_type":
-            return _again(request, mode=Mode.INT8_PER_TOKEN_HEAD)
+            return again(request, mode=Mode.INT8_PER_TOKEN_HEAD)
         if reason.code == "dtype" and "fp16" in reason.required:
-            return f"{_again(request)} --dtype fp16"
+            return f"{again(request)} --dtype fp16"
     return f"kvreg select --device {request.device} --head-size {request.head_size}"
 
 
@@ -120,16 +128,25 @@ def _row(result: ModeResult, request: Request) -> tuple[object, ...]:
     size = (result.bytes_per_token_head, f"{result.compression:.2f}")
     if result.verdict == "refused":
         reason = leading(result.decisions)
-        return (result.mode, "refused", _short(reason), _format(result), *size, "-")
+        return (result.mode, "refused", short(reason), _format(result), *size, "-")
     decode = result.ops[Op.DECODE]
-    return (result.mode, result.tier, decode.variant, _format(result), *size, _figures(result, request))
+    return (result.mode, result.tier, decode.variant, _format(result), *size, figures(result, request))
 
 
-def _short(reason: Reason | None) -> str:
+_SHORTEST = {
+    "no_variant": "no variant yet",
+    "evidence": "not validated",
+    "stale": "evidence is stale",
+    "feature_evidence": "feature not validated",
+}
+
+
+def short(reason: Reason | None) -> str:
+    """Return a reason in a few words, for a table."""
     if reason is None:
         return "-"
-    if reason.code in ("no_variant", "evidence", "stale"):
-        return {"no_variant": "no variant yet", "evidence": "not validated", "stale": "evidence is stale"}[reason.code]
+    if reason.code in _SHORTEST:
+        return _SHORTEST[reason.code]
     return f"{reason.field}: found {reason.found}"
 
 
@@ -146,7 +163,8 @@ def stored(form: Format) -> str:
     return form.storage
 
 
-def _figures(result: ModeResult, request: Request) -> str:
+def figures(result: ModeResult, request: Request) -> str:
+    """Return the worst error of a selected mode and its speed at the request's bucket."""
     attention = [result.ops[op].evidence for op in (Op.DECODE, Op.PREFILL)]
     errors = [each.max_rel_error for each in attention if each.max_rel_error is not None]
     worst = f"e {max(errors):.1e}" if errors else "e unknown"
@@ -176,7 +194,8 @@ def _refusals(answer: Selection, refused: Sequence[ModeResult]) -> None:
         render.line(f"{', '.join(names)}: {text}")
 
 
-def _explain(answer: Selection) -> None:
+def show_decisions(answer: Selection) -> None:
+    """Print each op's winner with its evidence and launch parameters, then every decision."""
     for result in answer.results:
         if result.ops:
             render.line()
@@ -233,7 +252,7 @@ def _notes(answer: Selection) -> Iterable[str]:
         yield text if len(answer.results) in (1, len(names)) else f"{', '.join(dict.fromkeys(names))}: {text}"
 
 
-def _again(request: Request, **changed: object) -> str:
+def again(request: Request, **changed: object) -> str:
     """Return the command line of a request, with what was assumed left out and some values changed."""
     values: Mapping[str, object] = {
         "device": request.device,

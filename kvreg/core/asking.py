@@ -117,10 +117,32 @@ def make_request(
     return Request(device=device, mode=parse_mode(mode), head_size=head_size, assumed=tuple(assumed), **values)
 
 
+_VLLM_WORDS: dict[str, Mode | None] = {
+    "auto": Mode.NONE,
+    "bfloat16": Mode.NONE,
+    "float16": Mode.NONE,
+    "fp8": Mode.FP8_PER_TENSOR,
+    "fp8_e4m3": Mode.FP8_PER_TENSOR,
+    "fp8_e5m2": None,
+}
+"""`--kv-cache-dtype` of vLLM 0.33 and the mode that stores the same; None where there is none."""
+
+_NO_E5M2 = "no mode stores e5m2 (vLLM's Triton backend stores e4m3 under that name); fp8_per_tensor stores e4m3"
+
+
 def parse_mode(text: Mode | str | None) -> Mode | None:
-    """Return the mode of a word, None for every mode (None, "all"). Raises UsageError with the nearest words."""
+    """Return the mode of a word, None for every mode (None, "all"). Raises UsageError with the nearest words.
+
+    vLLM's words for its cache dtypes are no modes here, so that one thing has one name; they lead to theirs.
+    """
     if text is None or text == "all":
         return None
+    if text in _VLLM_WORDS:
+        mode = _VLLM_WORDS[text]
+        remedy = f"take {mode}" if mode is not None else _NO_E5M2
+        known = ", ".join(Mode)
+        message = wrong("mode", required=f"one of {known}", found=f"{text!r}, a word of vLLM", remedy=remedy)
+        raise UsageError(message, candidates=(mode or Mode.FP8_PER_TENSOR,))
     _known("mode", text, [mode.value for mode in Mode])
     return Mode(text)
 

@@ -6,13 +6,14 @@ All failed constraints are collected: a user who must change three things learns
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from kvreg.core import layouts
 from kvreg.core.decisions import Reason
 from kvreg.core.devices import Device
 from kvreg.core.formats import fp8_type
 from kvreg.core.modes import Mode
-from kvreg.core.requests import Request
+from kvreg.core.requests import Request, concerns
 from kvreg.core.variants import Constraints, Variant
 
 ORDER = (
@@ -32,6 +33,7 @@ ORDER = (
     "no_variant",
     "stale",
     "evidence",
+    "feature_evidence",
 )
 """Reason codes, what a request can never get over first; the one line of a refusal quotes the first of these."""
 
@@ -44,8 +46,11 @@ def failed(variant: Variant, request: Request, device: Device, backend: str | No
 
     `backend` is the family that KVREG_BACKEND insists on, None for any.
     """
+    # A feature that is nothing to the op cannot be missing from its variants.
+    asked = replace(request, features=tuple(word for word in request.features if concerns(variant.op, word)))
     reasons = [
-        *request_failed(variant.constraints, request, device),
+        *request_failed(variant.constraints, asked, device),
+        *_mode_fp8(variant, device),
         *_accuracy(variant, request),
         *_family(variant, backend),
     ]
@@ -216,6 +221,7 @@ def _features(constraints: Constraints, request: Request) -> Iterator[Reason]:
 
 def _fp8(needed: str | None, device: Device) -> Iterator[Reason]:
     """An arch whose fp8 types nobody has listed (empty) refuses nothing: unknown is not missing."""
+    needed = fp8_type(device) if needed == "e4m3" else needed
     if needed is None or not device.fp8_triton or needed in device.fp8_triton:
         return
     yield Reason(
@@ -225,6 +231,12 @@ def _fp8(needed: str | None, device: Device) -> Iterator[Reason]:
         f"only {' and '.join(device.fp8_triton)}",
         f"take --mode {Mode.INT8_PER_TOKEN_HEAD}, which stores 8 bits too and needs no fp8 type",
     )
+
+
+def _mode_fp8(variant: Variant, device: Device) -> Iterator[Reason]:
+    """What the mode's format needs of the arch, whatever the variant declares: e4m3fn here, e4m3fnuz on gfx94x."""
+    if variant.mode.is_fp8 and variant.constraints.needs_fp8 is None:
+        yield from _fp8(fp8_type(device), device)
 
 
 def _accuracy(variant: Variant, request: Request) -> Iterator[Reason]:

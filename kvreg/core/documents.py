@@ -1,34 +1,108 @@
-"""A Selection as a JSON document, schema 1: what `kvreg select --json` prints and programs may rely on."""
+"""Answers as JSON documents, schema 1: what `kvreg select --json` prints and programs may rely on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvreg.core.decisions import Decision, Reason
+from kvreg.core.devices import Device, Resolution
 from kvreg.core.evidence import Evidence
-from kvreg.core.modes import Format
+from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Request
-from kvreg.core.selections import Chosen, ModeResult, Selection
+from kvreg.core.selections import Chosen, ModeResult, Note, Selection
+
+if TYPE_CHECKING:
+    from kvreg.core.model_asking import GroupAnswer, ModelAnswer, Total
+    from kvreg.core.sizing import CacheSize
 
 SCHEMA = 1
 
 
-def selection(answer: Selection) -> dict[str, Any]:
-    """Return the whole answer; every value is one that JSON knows."""
-    device = answer.resolution.device
+def selection(answer: Selection, sizes: Mapping[Mode, CacheSize] | None = None) -> dict[str, Any]:
+    """Return the whole answer; every value is one that JSON knows. `sizes`: of the cache that was asked about."""
     return {
         "schema": SCHEMA,
-        "device": {
-            "key": device.key,
-            "name": device.name,
-            "platform": device.platform,
-            "arch": device.arch,
-            "matched_by": answer.resolution.matched_by,
-        },
+        "device": device(answer.resolution),
         "request": request(answer.request),
-        "results": [result(each, answer.resolution.notes) for each in answer.results],
+        "results": [result(each, answer.resolution.notes, (sizes or {}).get(each.mode)) for each in answer.results],
     }
+
+
+def device(found: Resolution) -> dict[str, Any]:
+    """Return the device and the rule that led to it."""
+    one: Device = found.device
+    return {
+        "key": one.key,
+        "name": one.name,
+        "platform": one.platform,
+        "arch": one.arch,
+        "matched_by": found.matched_by,
+    }
+
+
+def model(answer: ModelAnswer) -> dict[str, Any]:
+    """Return a whole model's answer: a request and its results for each group of layers, and the cache by mode."""
+    read = answer.model
+    return {
+        "schema": SCHEMA,
+        "device": device(answer.resolution),
+        "model": {
+            "folder": str(read.folder),
+            "architecture": read.architecture,
+            "model_type": read.model_type,
+            "known": read.known,
+            "dtype": read.dtype,
+            "max_context": read.max_context,
+            "layers": read.layers,
+            "refusal": reason(read.refusal) if read.refusal is not None else None,
+            "notes": [note(each) for each in read.notes],
+        },
+        "groups": [group(each) for each in answer.groups],
+        "totals": [total(each) for each in answer.totals],
+    }
+
+
+def group(answer: GroupAnswer) -> dict[str, Any]:
+    """Return one group of layers; `results` is empty where the group is refused before any variant is looked at."""
+    asked = answer.group
+    return {
+        "layers": list(asked.layers),
+        "cached_layers": asked.cached,
+        "window": asked.window,
+        "softcap": asked.softcap,
+        "refusal": reason(asked.refusal) if asked.refusal is not None else None,
+        "request": request(answer.request),
+        "results": [result(each) for each in answer.results],
+    }
+
+
+def total(answer: Total) -> dict[str, Any]:
+    """Return one mode for the whole model."""
+    return {
+        "mode": answer.mode.value,
+        "verdict": answer.verdict,
+        "layers_served": answer.served,
+        "cache": cache(answer.size),
+    }
+
+
+def cache(size: CacheSize) -> dict[str, Any]:
+    """Return the size of a cache in bytes, and what of it fits the card; null where its memory is unknown."""
+    return {
+        "layers": size.layers,
+        "bytes": size.bytes,
+        "bf16_bytes": size.bf16_bytes,
+        "memory_bytes": size.memory_bytes,
+        "weights_bytes": size.weights_bytes,
+        "sequences_fit": size.sequences_fit,
+        "context_fit": size.context_fit,
+    }
+
+
+def note(each: Note) -> dict[str, str]:
+    """Return a note."""
+    return {"code": each.code, "text": each.text}
 
 
 def request(asked: Request) -> dict[str, Any]:
@@ -50,8 +124,11 @@ def request(asked: Request) -> dict[str, Any]:
     }
 
 
-def result(answer: ModeResult, device_notes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return one mode's result; notes on how the device was found stand before its own."""
+def result(answer: ModeResult, device_notes: tuple[str, ...] = (), size: CacheSize | None = None) -> dict[str, Any]:
+    """Return one mode's result; notes on how the device was found stand before its own.
+
+    `cache` is null unless the number of layers was given.
+    """
     return {
         "mode": answer.mode.value,
         "verdict": answer.verdict,
@@ -59,13 +136,14 @@ def result(answer: ModeResult, device_notes: tuple[str, ...] = ()) -> dict[str, 
         "format": stored(answer.format),
         "bytes_per_token_head": answer.bytes_per_token_head,
         "compression": round(answer.compression, 4),
+        "cache": cache(size) if size is not None else None,
         "ops": {op.value: chosen(each) for op, each in answer.ops.items()},
         "tier": answer.tier.value if answer.tier is not None else None,
         "expectations": [],
         "reason": answer.reason,
         "notes": [
             *({"code": "device", "text": text} for text in device_notes),
-            *({"code": note.code, "text": note.text} for note in answer.notes),
+            *(note(each) for each in answer.notes),
         ],
         "decisions": [decision(each) for each in answer.decisions],
     }
@@ -105,6 +183,7 @@ def evidence(record: Evidence) -> dict[str, Any]:
         "max_rel_error": record.max_rel_error,
         "cosine": record.cosine,
         "seeds": record.seeds,
+        "features": list(record.features),
         "resources": _plain(record.resources),
         "timings": [
             {

@@ -74,6 +74,8 @@ class Evidence:
     cosine: float | None
     seeds: int
     layouts: tuple[str, ...]
+    features: tuple[str, ...] = ("causal",)
+    """Feature words that its cells covered; records from before features were recorded covered causal attention."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """torch, triton, driver, python, kvreg."""
     resources: Mapping[str, Any] = field(default_factory=dict)

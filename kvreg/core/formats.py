@@ -27,6 +27,17 @@ def fp8_type(device: Device) -> str:
     return E4M3FNUZ if device.arch.startswith("gfx94") else E4M3FN
 
 
+def emulated_fp8(mode: Mode, device: Device) -> str | None:
+    """Return the fp8 type that `device` converts in software for want of a unit; None where it has one.
+
+    A device whose native types nobody has stated is not said to lack them.
+    """
+    needed = fp8_type(device)
+    if not mode.is_fp8 or needed not in device.fp8_triton or needed in device.fp8_native:
+        return None
+    return needed if device.fp8_native or "fp8_native" in device.sources else None
+
+
 def stored_dtype(dtype: str) -> str:
     """Return the torch name of a model dtype: bf16 -> bfloat16."""
     return _TORCH[dtype]

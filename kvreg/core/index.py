@@ -266,6 +266,7 @@ def _recorded(record: Mapping[str, Any], root: Path, overlay: bool) -> Recorded:
     fields |= {
         "op": Op(record["op"]),
         "layouts": tuple(record["layouts"]),
+        "features": tuple(record["features"]),
         "timings": tuple(Timing(**each) for each in record["timings"]),
     }
     return Recorded(Evidence(**fields), record["ended"], root / record["file"], overlay)

@@ -41,6 +41,17 @@ class Op(StrEnum):
     PREFILL = "prefill"
 
 
+def concerns(op: Op, feature: str) -> bool:
+    """Return whether a feature changes what kernels of `op` compute.
+
+    A write stores rows the same whoever reads them, but for rows of two widths; several query rows a sequence are
+    split by decode alone.
+    """
+    if op is Op.WRITE:
+        return feature == "diff_v"
+    return feature != "multi_query_split" or op is Op.DECODE
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One question to `select`; every field that the caller left to its default is named in `assumed`."""

@@ -17,7 +17,7 @@ from kvreg.core.devices import Device, Resolution
 from kvreg.core.environment import Environment
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.evidence import Evidence, Tier, Timing
-from kvreg.core.formats import default_format, variant_format
+from kvreg.core.formats import default_format, emulated_fp8, variant_format
 from kvreg.core.index import Index
 from kvreg.core.layouts import LayoutId
 from kvreg.core.lookup import Lookup
@@ -97,6 +97,13 @@ class _Desk:
                 if candidate is not None:
                     accepted.append(candidate)
                 decisions.append(Decision(str(variant.id), op, "rejected" if reasons else "accepted", reasons))
+        emulated = emulated_fp8(mode, self.device)
+        if emulated is not None:
+            text = (
+                f"{emulated} is emulated on {self.device.arch}, which has no unit for it, and may be slower than bf16;"
+                f" {Mode.INT8_PER_TOKEN_HEAD} takes as few bytes and needs none"
+            )
+            notes.append(Note("emulated_fp8", text))
         for backend in self.lookup.backends():
             notes += self.lookup.fault_notes(backend, mode)
         winners = self._winners(accepted)

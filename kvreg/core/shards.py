@@ -1,6 +1,6 @@
 """Derived JSON shards: what select reads instead of YAML. A shard is two lines, a header and its payload.
 
-    {"schema": 1, "kind": "evidence", "part": "d96", "sources": [[path, size, mtime_ns], ...], "crc32": ...}
+    {"schema": 2, "kind": "evidence", "part": "d96", "sources": [[path, size, mtime_ns], ...], "crc32": ...}
     {...payload...}
 
 A cache shard lies under KVREG_HOME and names each source with its size and mtime_ns: any difference rebuilds it. A
@@ -21,7 +21,8 @@ from typing import Any
 
 from kvreg.core import notices
 
-SCHEMA = 1
+SCHEMA = 2
+"""2: evidence names its features. A shard of another number is rebuilt."""
 PARTS = "parts"
 """Name of the shard that lists the parts that a set of sources gave."""
 

@@ -1,8 +1,9 @@
 """How a variant stands on a device: the strongest evidence that counts there, and what is missing for more.
 
-A trace counts where its kernel hash is the kernel's, its head size is the request's and the layout was in it. Made on
-the very device it counts as it is; made on another card of the same arch its numerics count as `arch` and its speed
-not at all. A trace of another kernel is stale: it counts for nothing, but it is named.
+A trace counts where its kernel hash is the kernel's, its head size is the request's, the layout was in it and its
+cells covered every feature of the request that concerns the op. Made on the very device it counts as it is; made on
+another card of the same arch its numerics count as `arch` and its speed not at all. A trace of another kernel is
+stale: it counts for nothing, but it is named.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kvreg.core.decisions import Reason
 from kvreg.core.devices import Device
 from kvreg.core.evidence import Evidence, Tier
 from kvreg.core.index import Recorded
-from kvreg.core.requests import Request
+from kvreg.core.requests import Request, concerns
 from kvreg.core.selections import Note
 from kvreg.core.variants import Variant
 
@@ -49,9 +50,15 @@ def stand(
     there = [each for each in fresh if layout in each.evidence.layouts]
     if not there:
         return Standing(None, (_missing(variant, request, device, kernel_hash, own, fresh),))
+    asked = [word for word in request.features if concerns(variant.op, word)]
     newest = sorted(there, key=lambda each: each.ended, reverse=True)
-    best = min(newest, key=lambda each: _preference(each.evidence, device))
+    best = min(
+        newest, key=lambda each: (not set(asked) <= {*each.evidence.features}, *_preference(each.evidence, device))
+    )
     evidence = as_on(best.evidence, device)
+    lacking = tuple(word for word in asked if word not in evidence.features)
+    if lacking:
+        return Standing(evidence, (_uncovered(variant, request, device, best.evidence, lacking),))
     if evidence.tier is Tier.DECLARED or (evidence.tier in ALLOWABLE and evidence.tier not in allow):
         return Standing(evidence, (_too_weak(variant, request, device, evidence),))
     return Standing(evidence, (), tuple(_notes(best.evidence, device)))
@@ -105,6 +112,20 @@ def _missing(
         )
     where = device.key if device.arch == device.key else f"{device.key} or another {device.arch}"
     return Reason("evidence", "evidence", f"a trace for head size {request.head_size} on {where}", "none", run)
+
+
+def _uncovered(
+    variant: Variant, request: Request, device: Device, evidence: Evidence, lacking: Sequence[str]
+) -> Reason:
+    run = validate_command(request, device, variant)
+    where = "" if device.platform == "cpu" else " where such a card is"
+    return Reason(
+        "feature_evidence",
+        "evidence",
+        f"a trace that covers {', '.join(lacking)}",
+        f"{evidence.trace} with {', '.join(evidence.features)}",
+        f"run `{run}`{where}, whose cells cover every feature of the variant",
+    )
 
 
 def _too_weak(variant: Variant, request: Request, device: Device, evidence: Evidence) -> Reason:

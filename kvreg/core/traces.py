@@ -25,12 +25,13 @@ from kvreg.core import yaml_files
 from kvreg.core.errors import BadFile, wrong
 from kvreg.core.evidence import Build, Evidence, Numerics, Speed, Timing
 from kvreg.core.modes import Mode
-from kvreg.core.requests import Op
+from kvreg.core.requests import FEATURES, Op
 from kvreg.core.shards import replace_file
 from kvreg.core.variants import VariantId
 
 Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Utc = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)$")]
+Feature = Annotated[str, StringConstraints(pattern=f"^({'|'.join(FEATURES)})$")]
 Count = Annotated[int, Field(ge=0)]
 Error = Annotated[FiniteFloat, Field(ge=0)]
 
@@ -51,6 +52,7 @@ class Worst(_Record):
     dtype: str | None = None
     """Of a class away from bf16 and pages of 16."""
     page: int | None = None
+    features: str | None = None
 
 
 class GateRecord(_Record):
@@ -91,6 +93,8 @@ class ClassRecord(_Record):
     dtype: str | None = None
     """Of a class away from bf16 and pages of 16."""
     page: int | None = None
+    features: str | None = None
+    """Of a class with features other than causal alone: their words, joined by +."""
     max_rel_error: Error | None = None
     min_cosine: FiniteFloat | None = None
     max_step_error: Error | None = None
@@ -146,6 +150,8 @@ class Trace(_Record):
     """kvreg, python, torch, triton, driver, card."""
     config: dict[str, int]
     layouts: list[str]
+    features: list[Feature] | None = None
+    """Feature words that the cells covered; None, in older traces, stands for causal attention alone."""
     gate: GateRecord
     seeds: list[SeedRecord]
     classes: list[ClassRecord]
@@ -177,7 +183,7 @@ def seal(record: Mapping[str, Any]) -> Trace:
 
 def digest(trace: Trace) -> str:
     """Return the sha256 of the canonical JSON of everything but `digest` and `id`."""
-    rest = trace.model_dump(mode="json", by_alias=True, exclude={"digest", "id"})
+    rest = {name: value for name, value in _document(trace).items() if name not in ("digest", "id")}
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -199,7 +205,7 @@ def write_trace(trace: Trace, path: Path) -> None:
             wrong(f"trace {trace.id}", required="its own digest", found=trace.digest, remedy="seal it first")
         )
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    record = trace.model_dump(mode="json", by_alias=True)
+    record = _document(trace)
     # Hundreds of classes: a line each, without what does not apply to it (which a reader takes as its default).
     for name in ("seeds", "classes", "timings"):
         record[name] = [{k: v for k, v in each.items() if v is not None and v != {}} for each in record[name]]
@@ -265,11 +271,27 @@ def to_evidence(trace: Trace) -> Evidence:
         cosine=trace.gate.min_cosine,
         seeds=trace.gate.seeds,
         layouts=tuple(trace.layouts),
+        features=tuple(trace.features or ("causal",)),
         versions={name: version for name, version in trace.versions.items() if version is not None},
         resources=trace.resources,
         timings=tuple(Timing(**each.model_dump(exclude={"spread"})) for each in trace.timings),
     )
 
+
+def _document(trace: Trace) -> dict[str, Any]:
+    """Return the trace as the file holds it; fields that older traces lack are left out where they are None."""
+
+    def kept(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: kept(each) for name, each in value.items() if name not in _LATER or each is not None}
+        return [kept(each) for each in value] if isinstance(value, list) else value
+
+    document: dict[str, Any] = kept(trace.model_dump(mode="json", by_alias=True))
+    return document
+
+
+_LATER = ("features",)
+"""Fields that came after the first traces were sealed: their absence must not change a digest."""
 
 _AGAIN = "run `kvreg validate` for it again"
 

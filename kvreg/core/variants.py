@@ -52,7 +52,7 @@ class Constraints:
     min_capability: tuple[int, int] | None = None
     """CUDA only: least compute capability, e.g. (8, 0) where bf16 needs the matrix unit."""
     needs_fp8: str | None = None
-    """fp8 type that Triton must know on the arch (e4m3fn, e4m3fnuz)."""
+    """fp8 type that Triton must know on the arch (e4m3fn, e4m3fnuz); `e4m3` is the one that the arch's caches hold."""
 
 
 @dataclass(frozen=True, slots=True)

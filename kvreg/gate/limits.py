@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvreg.core.modes import Mode
 from kvreg.core.requests import Accuracy
 from kvreg.testing import HARD
 
@@ -57,11 +58,27 @@ STEP = Limit(
     "a code rounds by half a step and the integer zero point shifts the range by up to half a step more at its ends; "
     "0.05 for the fp32 rotation",
 )
+STEP_INT8 = Limit(
+    0.51,
+    "quantization steps",
+    "a code rounds by half a step; 0.01 for a reciprocal and a product in fp32, off by 127 * 2^-23 of a step",
+)
+STEP_FP8 = Limit(
+    0.51,
+    "distances to the next fp8 value",
+    "rounding to the nearest is off by half; 0.01 for a hardware conversion by way of fp16 (2^-8) and for products in "
+    "fp32; products in bf16 (2^-6) and rounding towards zero (1) must fail",
+)
+CODE = Limit(
+    1.0,
+    "codes, or neighbours among the fp8 values",
+    "halves may fall either way: writers round them away from zero or to even, by a quotient or by a reciprocal",
+)
 SCALE = Limit(
     1e-3,
     "relative error of a stored scale",
     "zero point bits change a scale by less than 15 * 2^-23 = 1.8e-6 and the fp32 rotation by about 1e-6; a scale of "
-    "a range that leaves 0 out, or that saw a neighbour's lane, is off by far more",
+    "a range that leaves 0 out, of a maximum of 128 for 127, or that saw a neighbour's lane, is off by far more",
 )
 ZERO_POINT = Limit(
     0.52,
@@ -81,12 +98,22 @@ ALL = {
     "cosine_floor": COSINE_FLOOR,
     "lse": LSE,
     "step": STEP,
+    "step_int8": STEP_INT8,
+    "step_fp8": STEP_FP8,
+    "code": CODE,
     "scale": SCALE,
     "zero_point": ZERO_POINT,
     "rotation_fp32": ROTATION_FP32,
     "rotation_bf16": ROTATION_BF16,
 }
 """Every limit by name."""
+
+
+def step(mode: Mode) -> float:
+    """Return how far a stored value may lie from its row's, in steps of the mode."""
+    if mode.is_fp8:
+        return STEP_FP8.value
+    return (STEP_INT8 if mode is Mode.INT8_PER_TOKEN_HEAD else STEP).value
 
 
 def rel_error(accuracy: Accuracy, input_kind: str, quantization_error: float | None = None) -> float:

@@ -1,6 +1,6 @@
 """Which check of the gate kills which fault: run with `python -m kvreg.gate.mutants [--output FILE]`.
 
-Every fault of `kvreg.gate.specimen` is planted in an otherwise right implementation and judged on the same batches.
+Every fault of `kvreg.gate.faults` is planted in an otherwise right implementation and judged on the same batches.
 A fault of a write is judged twice: by the write check, and by the attention check with a right reader, which shows
 what attention against the dequantized cache cannot see.
 """
@@ -22,16 +22,24 @@ import torch
 from kvreg.core.layouts import INLINE, PLANAR
 from kvreg.core.modes import Mode
 from kvreg.gate import limits
+from kvreg.gate.faults import FEATURE, READER, WRITER, features_of, fp8_of, modes_of
 from kvreg.gate.reports import ATTENTION_CHECKS, WRITE_CHECKS, Failure, GateReport, WriteReport
 from kvreg.gate.run import reference_of, run_attention, run_write
-from kvreg.gate.specimen import READER, WRITER, Specimen, modes_of
+from kvreg.gate.specimen import Specimen
 from kvreg.oracle import Reference
-from kvreg.testing import INPUTS, KINDS, Batch, CacheBytes, Kind, build
+from kvreg.testing import INPUTS, KINDS, WINDOWS, Batch, CacheBytes, Kind, build
 
 HEAD_SIZE = 96
 """A head size whose rotation block (32) is not the head size, or two faults could not be told from a right kernel."""
 CONTEXTS = (1, 17, 64, 300)
-_MODES = (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD)
+_SHORT = {
+    Mode.NONE: "none",
+    Mode.FP8_PER_TENSOR: "fp8t",
+    Mode.INT8_PER_TOKEN_HEAD: "int8",
+    Mode.FP8_PER_TOKEN_HEAD: "fp8h",
+    Mode.INT4_PER_TOKEN_HEAD: "int4",
+}
+_CAUSAL = features_of(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,45 +61,63 @@ class Verdict:
 
 
 @cache
-def _batch(kind: Kind) -> Batch:
+def _batch(kind: Kind, words: tuple[str, ...] = _CAUSAL) -> Batch:
     layout = PLANAR if kind == "decode" else INLINE
-    return build(kind, head_size=HEAD_SIZE, group=4, kv_heads=2, contexts=CONTEXTS, inputs=INPUTS, layout=layout)
+    return build(
+        kind,
+        head_size=HEAD_SIZE,
+        group=4,
+        kv_heads=2,
+        contexts=CONTEXTS,
+        inputs=INPUTS,
+        layout=layout,
+        features=words,
+    )
 
 
-def _written(kind: Kind, mode: Mode, specimen: Specimen) -> CacheBytes:
-    batch, made = _batch(kind), _batch(kind).cache(mode)
-    specimen.write(made, batch.k, batch.v, batch.slots)
+def _written(kind: Kind, mode: Mode, fault: str | None, fp8: str) -> CacheBytes:
+    batch = _batch(kind)
+    made = batch.cache(mode, fp8=fp8)
+    Specimen(fault).write(made, batch.k, batch.v, batch.slots)
     return made
 
 
 @cache
-def _right(kind: Kind, mode: Mode) -> tuple[CacheBytes, Reference]:
-    made = _written(kind, mode, Specimen())
-    return made, reference_of(_batch(kind), made)
+def _right(kind: Kind, mode: Mode, fp8: str) -> CacheBytes:
+    return _written(kind, mode, None, fp8)
 
 
-def judge_read(fault: str | None, kind: Kind, mode: Mode) -> GateReport:
-    """Judge a reader with `fault` on a cache that is right."""
-    batch, (made, reference) = _batch(kind), _right(kind, mode)
+@cache
+def _reference(kind: Kind, mode: Mode, fp8: str, words: tuple[str, ...]) -> Reference:
+    return reference_of(_batch(kind, words), _right(kind, mode, fp8))
+
+
+def judge_read(fault: str | None, kind: Kind, mode: Mode, words: tuple[str, ...] | None = None) -> GateReport:
+    """Judge a reader with `fault` on a cache that is right; `words`: the request's features, else the fault's."""
+    words, fp8 = words or features_of(fault), fp8_of(fault)
+    # Features draw more query rows for drafts, but the rows that are stored are the same.
+    batch, made = _batch(kind, words), _right(kind, mode, fp8)
+    reference = _reference(kind, mode, fp8, words)
     return run_attention(_attend(Specimen(fault), batch, made), batch, made, reference=reference)
 
 
 def judge_read_of(fault: str | None, kind: Kind, mode: Mode) -> GateReport:
     """Judge a right reader on the cache that a writer with `fault` has left."""
-    batch, made = _batch(kind), _written(kind, mode, Specimen(fault))
+    batch, made = _batch(kind), _written(kind, mode, fault, fp8_of(fault))
     return run_attention(_attend(Specimen(), batch, made), batch, made)
 
 
 def judge_write(fault: str | None, mode: Mode) -> WriteReport:
     """Judge a writer with `fault`."""
     batch, specimen = _batch("mixed"), Specimen(fault)
-    made = batch.cache(mode)
+    made = batch.cache(mode, fp8=fp8_of(fault))
     return run_write(lambda: specimen.write(made, batch.k, batch.v, batch.slots), batch, made)
 
 
 def _attend(specimen: Specimen, batch: Batch, made: CacheBytes) -> Callable[[torch.Tensor, torch.Tensor | None], None]:
     def call(out: torch.Tensor, lse: torch.Tensor | None) -> None:
-        specimen.attend(batch.q, made, batch.page_table, batch.seq_lens, batch.cu_q, batch.scale, out, lse)
+        asked = (batch.q, made, batch.page_table, batch.seq_lens, batch.cu_q, batch.scale)
+        specimen.attend(*asked, out, lse, batch.features)
 
     return call
 
@@ -102,12 +128,15 @@ def _count(failures: tuple[Failure, ...]) -> Counter[str]:
 
 @cache
 def verdict(fault: str | None) -> Verdict:
-    """Judge one fault (None: the right implementation) on every batch and in every mode in which it can exist."""
+    """Judge one fault on every batch and in the modes in which it is planted; None: the right implementation.
+
+    That one is judged in all modes, and with every set of features that a fault takes.
+    """
     attention: Counter[str] = Counter()
     write: Counter[str] = Counter()
     sequences = written = 0
-    for mode in _MODES if fault is None else modes_of(fault):
-        if fault not in READER:
+    for mode in Mode if fault is None else modes_of(fault):
+        if fault is None or fault in WRITER:
             report = judge_write(fault, mode)
             write += _count(report.failures)
             written += len(report.rows)
@@ -115,6 +144,12 @@ def verdict(fault: str | None) -> Verdict:
             seen = judge_read_of(fault, kind, mode) if fault in WRITER else judge_read(fault, kind, mode)
             attention += _count(seen.failures)
             sequences += len(seen.rows)
+    if fault is None:
+        for words in sorted({features_of(planted) for planted in FEATURE}):
+            for kind in KINDS:
+                seen = judge_read(None, kind, Mode.NONE, words)
+                attention += _count(seen.failures)
+                sequences += len(seen.rows)
     return Verdict(fault, sequences, written, attention, write)
 
 
@@ -135,36 +170,41 @@ def _table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
         yield "| " + " | ".join(row) + " |"
 
 
+def _modes(fault: str) -> str:
+    return ", ".join(_SHORT[mode] for mode in modes_of(fault))
+
+
 def document() -> str:
     """Return docs/gate-mutants.md."""
     right = verdict(None)
-    writers, readers = [verdict(fault) for fault in WRITER], [verdict(fault) for fault in READER]
-    alive = [v.fault for v in (*writers, *readers) if not v.killed]
-    reading = [check for check in ATTENTION_CHECKS if any(v.attention[check] for v in readers)]
+    writers, readers, features = ([verdict(fault) for fault in table] for table in (WRITER, READER, FEATURE))
+    every = [*writers, *readers, *features]
+    alive = [v.fault for v in every if not v.killed]
+    reading = [check for check in ATTENTION_CHECKS if any(v.attention[check] for v in (*readers, *features))]
     unused = [check for check in ATTENTION_CHECKS if check not in reading]
 
-    def reader_row(name: str, v: Verdict) -> list[str]:
-        return [name, *(_cell(check, v.attention, v.sequences) for check in reading)]
+    def read_cells(v: Verdict) -> list[str]:
+        return [_cell(check, v.attention, v.sequences) for check in reading]
 
-    def writer_row(name: str, v: Verdict) -> list[str]:
+    def write_cells(v: Verdict) -> list[str]:
         seen = [_cell(check, v.attention, v.sequences) for check in ("rel_error", "finite")]
-        return [name, *(_cell(check, v.write, v.written) for check in WRITE_CHECKS), *seen]
+        return [*(_cell(check, v.write, v.written) for check in WRITE_CHECKS), *seen]
 
-    passed = [check for check in reading if not readers[list(READER).index("output_zeros")].attention[check]]
+    passed = [check for check in reading if not verdict("output_zeros").attention[check]]
     lines = [
         "# What the gate kills",
         "",
         "Generated by `python -m kvreg.gate.mutants --output docs/gate-mutants.md`; do not edit. Each row is one",
-        "fault planted in a right implementation (`kvreg/gate/specimen.py`), judged on one decode, one prefill and",
-        f"one mixed batch: head size {HEAD_SIZE}, 2 KV heads of 4 query heads,",
+        "fault (`kvreg/gate/faults.py`) planted in a right implementation (`kvreg/gate/specimen.py`), judged on one",
+        f"decode, one prefill and one mixed batch: head size {HEAD_SIZE}, 2 KV heads of 4 query heads,",
         f"contexts {', '.join(map(str, CONTEXTS))},",
-        f"inputs {', '.join(INPUTS)}, bf16, layouts planar.1 and inline.1, in every mode in",
-        "which the fault can exist. **n**/m: red in n of m sequences (empty ones included); an empty cell: the check",
-        "does not see the fault. A split or a causal edge that a short context or a single query row does not have",
-        "cannot be wrong there.",
+        f"inputs {', '.join(INPUTS)}, bf16, layouts planar.1 and inline.1. **n**/m: red in n of m",
+        "sequences (empty ones included); an empty cell: the check does not see the fault. A split, a window or a",
+        "causal edge that a short context or a single query row does not have cannot be wrong there. Modes are",
+        "int8_per_token_head, fp8_per_token_head (fp8h), fp8_per_tensor (fp8t), int4_per_token_head and none.",
         "",
-        f"{len(WRITER) + len(READER) - len(alive)} of {len(WRITER) + len(READER)} faults are killed; the right "
-        f"implementation is {'red' if right.killed else 'green in every check'}.",
+        f"{len(every) - len(alive)} of {len(every)} faults are killed; the right implementation is "
+        f"{'red' if right.killed else 'green in every check'}, in every mode and with the features of every fault.",
         *([f"**Alive: {', '.join(map(str, alive))}.**"] if alive else []),
         "",
         "## Faults of a read",
@@ -172,22 +212,40 @@ def document() -> str:
         "The cache is right; the attention check judges.",
         "",
         *_table(
-            ["fault", *reading], [reader_row("none", right), *(reader_row(READER[v.fault or ""], v) for v in readers)]
+            ["fault", "modes", *reading],
+            [
+                ["none", "all", *read_cells(right)],
+                *([READER[v.fault or ""], _modes(v.fault or ""), *read_cells(v)] for v in readers),
+            ],
         ),
         "",
         f"An output of zeros passes the checks {', '.join(passed)}: none of them judges the values.",
         f"The checks {', '.join(unused)} are not needed for any of these faults; their own tests plant what",
         "they are for.",
         "",
-        "## Faults of a write",
+        "## Faults of a feature",
         "",
-        "The write check judges each row against the fp64 rotation of its input. The last two columns show what the",
-        "attention check sees with a right reader: it compares with the cache *as it was written*, so a row that is",
-        "stored wrongly but can be read is the write check's to find, and only a row that was never written shows.",
+        "Judged over unquantized rows: what a query sees does not depend on how rows are stored.",
+        f"Windows are of {WINDOWS[0]} keys.",
         "",
         *_table(
-            ["fault", *WRITE_CHECKS, "attention: rel_error", "attention: finite"],
-            [writer_row("none", right), *(writer_row(WRITER[v.fault or ""], v) for v in writers)],
+            ["fault", "features", *reading],
+            [[FEATURE[v.fault or ""][1], "+".join(features_of(v.fault)), *read_cells(v)] for v in features],
+        ),
+        "",
+        "## Faults of a write",
+        "",
+        "The write check judges each row against what its format makes of the input (in int4, of its fp64 rotation).",
+        "The last two columns show what the attention check sees with a right reader: it compares with the cache",
+        "*as it was written*, so a row that is stored wrongly but can be read is the write check's to find, and only",
+        "a row that was never written, or is nan, shows.",
+        "",
+        *_table(
+            ["fault", "modes", *WRITE_CHECKS, "attention: rel_error", "attention: finite"],
+            [
+                ["none", "all", *write_cells(right)],
+                *([WRITER[v.fault or ""], _modes(v.fault or ""), *write_cells(v)] for v in writers),
+            ],
         ),
         "",
         "## Limits",

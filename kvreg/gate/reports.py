@@ -10,13 +10,20 @@ from kvreg.testing import Label
 
 ATTENTION_CHECKS = ("shape", "dtype", "guard", "poison", "finite", "zero", "rel_error", "cosine", "lse", "repeat")
 """Checks of an attention result, in the order in which they are made."""
-WRITE_CHECKS = ("row_bits", "step", "scale", "zero_point", "untouched")
-"""Checks of a write; row_bits in mode `none`, the next three in int4, the last in both."""
+WRITE_CHECKS = ("row_bits", "step", "code", "scale", "zero_point", "untouched")
+"""Checks of a write; `write_checks` says which of them a mode has."""
+_ROW_CHECKS = {
+    Mode.NONE: ("row_bits",),
+    Mode.INT4_PER_TOKEN_HEAD: ("step", "scale", "zero_point"),
+    Mode.INT8_PER_TOKEN_HEAD: ("step", "code", "scale"),
+    Mode.FP8_PER_TOKEN_HEAD: ("step", "code", "scale"),
+    Mode.FP8_PER_TENSOR: ("step", "code"),
+}
 
 
 def write_checks(mode: Mode) -> tuple[str, ...]:
     """Return the write checks that a mode has."""
-    return ("row_bits", "untouched") if mode is Mode.NONE else ("step", "scale", "zero_point", "untouched")
+    return (*_ROW_CHECKS[mode], "untouched")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +43,9 @@ def place(index: int, label: Label | None) -> str:
     """Return how a message names a sequence."""
     if label is None:
         return f"sequence {index}"
+    features = "" if label.features == "causal" else f"{label.features}, "
     return (
-        f"sequence {index} ({label.kind}, {label.layout}, group {label.group}, {label.input}, "
+        f"sequence {index} ({label.kind}, {label.layout}, group {label.group}, {features}{label.input}, "
         f"context {label.context}, seed {label.seed})"
     )
 
@@ -60,14 +68,18 @@ class WriteResult:
 
     index: int
     max_step_error: float
-    """Steps between a dequantized value and the fp64 rotation of its input; 0 in mode `none`."""
+    """Steps between a dequantized value and its input (in int4 the fp64 rotation of it); 0 in mode `none`.
+
+    A step is the row's scale, in fp8 the distance between neighbouring values there."""
     max_scale_error: float
-    """Relative, against the ideal scale."""
+    """Relative, against the ideal scale; inf where a row that is not finite has a scale that is."""
     max_zero_error: float
-    """Codes, against the exact zero point."""
+    """Codes, against the exact zero point; int4 only."""
     wrong_values: int
     """Stored values whose bits are not the input's; mode `none` only."""
     label: Label | None = None
+    max_code_error: float = 0.0
+    """Codes (int8) or places among the type's values (fp8) between what is stored and what the oracle stores."""
 
 
 def _require(subject: str, failures: tuple[Failure, ...]) -> None:

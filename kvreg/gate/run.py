@@ -21,7 +21,8 @@ AttentionCall = Callable[[torch.Tensor, torch.Tensor | None], None]
 
 def reference_of(batch: Batch, cache: Cache) -> Reference:
     """Return the fp64 result of a batch over what its cache holds."""
-    return over_cache(batch.q, cache, batch.page_table, batch.contexts, batch.cu_q_host, scale=batch.scale)
+    asked = batch.features.fields()
+    return over_cache(batch.q, cache, batch.page_table, batch.contexts, batch.cu_q_host, scale=batch.scale, **asked)
 
 
 def quantization_error(batch: Batch, reference: Reference) -> float:
@@ -36,7 +37,8 @@ def quantization_error(batch: Batch, reference: Reference) -> float:
         )
     starts = torch.zeros(len(batch.contexts), dtype=torch.int64, device=batch.q.device)
     starts[1:] = batch.seq_lens[:-1].to(torch.int64).cumsum(0)
-    exact = attention(batch.q, PlainRows(batch.k, batch.v, starts), batch.contexts, batch.cu_q_host, scale=batch.scale)
+    rows, asked = PlainRows(batch.k, batch.v, starts), batch.features.fields()
+    exact = attention(batch.q, rows, batch.contexts, batch.cu_q_host, scale=batch.scale, **asked)
     return float(row_errors(reference.out, exact)[0].mean())
 
 

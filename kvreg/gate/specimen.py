@@ -1,7 +1,8 @@
 """A plain torch write and attention with one fault at a time: what the gate is tried on.
 
-Without a fault it is right. It shares nothing with the oracle: fp32, a butterfly, signs from torch's generator, a
-context cut into splits of tiles and merged as kernels do it. `WRITER` and `READER` list the faults.
+Without a fault it is right. It shares nothing with the oracle: fp32, a butterfly, signs from torch's generator,
+torch's fp8 types, a context cut into splits of tiles and merged as kernels do it. `kvreg.gate.faults` lists the
+faults.
 """
 
 from __future__ import annotations
@@ -11,101 +12,14 @@ from dataclasses import dataclass
 
 import torch
 
-from kvreg.core.modes import ROTATION_SEED, Mode, rotation_block
+from kvreg.core.modes import Mode, rotation_block
+from kvreg.gate.specimen_rows import backward, forward, quantize, read
 from kvreg.oracle import Cache
+from kvreg.testing import FeatureValues
+from kvreg.testing.features import CAUSAL
 
 TILE = 16
 SPLITS = 3
-
-WRITER = {
-    "k_unrotated": "K is stored unrotated",
-    "v_unrotated": "V is stored unrotated",
-    "kv_unrotated": "K and V are stored unrotated",
-    "write_nibbles": "odd channels go into the low nibble",
-    "write_zero": "the stored zero point is one too high",
-    "write_shifted_codes": "codes and zero point are both one lower, where there is room",
-    "write_stale_scale": "a row keeps the scale of the row before it",
-    "write_k_scale": "V is quantized and stored with K's scale",
-    "write_range": "the range leaves 0 out",
-    "write_lanes": "a lane beyond the head, holding 8, enters the range",
-    "write_neighbour": "a row is stored in the slot behind its own",
-    "write_padding": "a slot of -1 is written, to the cache's last slot",
-}
-"""Faults of a write, each with what it does."""
-
-READER = {
-    "q_unrotated": "the query is not rotated",
-    "o_rotated": "the output is not rotated back",
-    "read_nibbles": "the low nibble is read as the odd channel",
-    "read_zero": "the zero point is read one too high",
-    "read_stale_scale": "a row is read with the scale of the row before it",
-    "read_k_scale": "V is read with K's scale",
-    "read_head": "the last query head of a group reads the next group's KV head",
-    "split_dropped": "the last split is left out of the merge",
-    "tile_skipped": "the last tile is skipped",
-    "mask_late": "one key beyond the sequence is read",
-    "causal_late": "a query row sees one key too many",
-    "scale_undivided": "the softmax scale is not divided by the rotation block",
-    "undo_head": "the output is divided by the head size in place of the rotation block",
-    "output_scaled": "the output is multiplied by .9",
-    "output_zeros": "the output is zeros",
-    "output_mean": "each row is the mean of all rows",
-    "output_shuffled": "rows are exchanged",
-    "row_unwritten": "the last row is not written",
-    "empty_untouched": "rows that see no key are not written",
-    "lse_base2": "the lse is in base 2",
-}
-"""Faults of a read, each with what it does."""
-
-_ANY_MODE = frozenset(
-    {
-        "write_neighbour",
-        "write_padding",
-        "read_head",
-        "split_dropped",
-        "tile_skipped",
-        "mask_late",
-        "causal_late",
-        "output_scaled",
-        "output_zeros",
-        "output_mean",
-        "output_shuffled",
-        "row_unwritten",
-        "empty_untouched",
-        "lse_base2",
-    }
-)
-"""Faults that need neither a rotation nor codes."""
-
-
-def modes_of(fault: str) -> tuple[Mode, ...]:
-    """Return the modes in which a fault can exist."""
-    return (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD) if fault in _ANY_MODE else (Mode.INT4_PER_TOKEN_HEAD,)
-
-
-def _signs(n: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(ROTATION_SEED)
-    return 2 * torch.bernoulli(torch.full((n,), 0.5), generator=generator) - 1
-
-
-def _hadamard(x: torch.Tensor, block: int) -> torch.Tensor:
-    shape, width = x.shape, 1
-    while width < block:
-        pairs = x.reshape(-1, 2, width)
-        x = torch.stack((pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]), 1)
-        width *= 2
-    return x.reshape(shape)
-
-
-def _forward(x: torch.Tensor) -> torch.Tensor:
-    block = rotation_block(x.shape[-1])
-    return _hadamard(x * _signs(block).to(x.device).repeat(x.shape[-1] // block), block)
-
-
-def _backward(y: torch.Tensor) -> torch.Tensor:
-    """Undo `_forward` except for the division by the block."""
-    block = rotation_block(y.shape[-1])
-    return _hadamard(y, block) * _signs(block).to(y.device).repeat(y.shape[-1] // block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,60 +44,12 @@ class Specimen:
             return
         k_scale: torch.Tensor | None = None
         for side, source, data, plane in (("k", k, cache.k, cache.k_scale), ("v", v, cache.v, cache.v_scale)):
-            packed, scale = self._quantize(source[kept].float(), side, k_scale)
+            packed, scale = quantize(cache, side, source[kept].float(), self.fault, k_scale)
+            data.view(torch.uint8)[at] = packed
+            if scale is not None and plane is not None:
+                plane[at] = scale
             if side == "k":
                 k_scale = scale
-            assert plane is not None
-            data[at], plane[at] = packed, scale
-
-    def _quantize(self, x: torch.Tensor, side: str, k_scale: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (bytes, stored scale) of rows; `k_scale`: K's stored scale while V is written."""
-        if self.fault not in (f"{side}_unrotated", "kv_unrotated"):
-            x = _forward(x)
-        low, high = x.amin(-1), x.amax(-1)
-        if self.fault != "write_range":
-            low, high = low.clamp(max=0), high.clamp(min=0)
-        if self.fault == "write_lanes":
-            high = high.clamp(min=8 * x.shape[-1] ** 0.5)
-        scale = ((high - low) / 15).clamp(min=1e-6)
-        if self.fault == "write_k_scale" and k_scale is not None:
-            scale = (k_scale.view(torch.int32) & ~15).view(torch.float32)
-        zero = (-low / scale + 0.5).floor().clamp(0, 15)
-        codes = (x / scale[..., None] + zero[..., None] + 0.5).floor().clamp(0, 15)
-        if self.fault == "write_zero":
-            zero = (zero + 1).clamp(max=15)
-        elif self.fault == "write_shifted_codes":
-            zero, codes = (zero - 1).clamp(min=0), (codes - 1).clamp(min=0)
-        elif self.fault == "write_stale_scale":
-            scale = scale.roll(1, 0)
-        even, odd = codes[..., 0::2].to(torch.uint8), codes[..., 1::2].to(torch.uint8)
-        if self.fault == "write_nibbles":
-            even, odd = odd, even
-        stored = (scale.view(torch.int32) & ~15) | zero.to(torch.int32)
-        return even + 16 * odd, stored.view(torch.float32)
-
-    def _rows(
-        self, cache: Cache, side: str, page: torch.Tensor, slot: torch.Tensor, inside: torch.Tensor
-    ) -> torch.Tensor:
-        """Return stored rows (n, t, kv_heads, head_size) fp32, rotated as they are; zeros where not `inside`."""
-        data = (cache.k if side == "k" else cache.v)[page, slot]
-        keep = inside[..., None, None]
-        if cache.mode is Mode.NONE:
-            return torch.where(keep, data.float(), 0.0)
-        plane = cache.k_scale if side == "k" or self.fault == "read_k_scale" else cache.v_scale
-        assert plane is not None
-        stored = plane[page, slot]
-        if self.fault == "read_stale_scale":
-            stored = torch.cat((stored[:, :1], stored[:, :-1]), 1)
-        bits = stored.view(torch.int32)
-        zero, scale = (bits % 16).float(), ((bits >> 4) << 4).view(torch.float32)
-        if self.fault == "read_zero":
-            zero = zero + 1
-        halves = (data % 16, data // 16)
-        if self.fault == "read_nibbles":
-            halves = (halves[1], halves[0])
-        codes = torch.stack(halves, -1).flatten(-2).float()
-        return torch.where(keep, (codes - zero[..., None]) * scale[..., None], 0.0)
 
     def attend(
         self,
@@ -195,18 +61,20 @@ class Specimen:
         scale: float,
         out: torch.Tensor,
         lse: torch.Tensor | None,
+        features: FeatureValues = CAUSAL,
     ) -> None:
-        """Fill `out` like `q` and `lse` (tokens, q_heads): causal attention, queries at the end of their contexts."""
+        """Fill `out` like `q` and `lse` (tokens, q_heads), with the queries at the end of their contexts."""
         rotated = cache.mode is Mode.INT4_PER_TOKEN_HEAD
         tokens, _, d = q.shape
         block = rotation_block(d)
         counts, contexts = cu_q.diff().to(torch.int64), seq_lens.to(torch.int64)
-        x = _forward(q.float()) if rotated and self.fault != "q_unrotated" else q.float()
+        x = forward(q.float()) if rotated and self.fault != "q_unrotated" else q.float()
         softmax_scale = scale / block if rotated and self.fault != "scale_undivided" else scale
 
-        o, log = self._paged(x, cache, page_table, contexts, counts, cu_q.to(torch.int64), softmax_scale)
+        starts = cu_q.to(torch.int64)
+        o, log = self._paged(x, cache, page_table, contexts, counts, starts, softmax_scale, features)
         if rotated:
-            o = (o if self.fault == "o_rotated" else _backward(o)) / (d if self.fault == "undo_head" else block)
+            o = (o if self.fault == "o_rotated" else backward(o)) / (d if self.fault == "undo_head" else block)
         if self.fault == "output_scaled":
             o = o * 0.9
         elif self.fault == "output_zeros":
@@ -225,6 +93,66 @@ class Specimen:
         if lse is not None:
             lse[written] = (log / math.log(2) if self.fault == "lse_base2" else log)[written]
 
+    def _visible(self, key: torch.Tensor, at: torch.Tensor, features: FeatureValues) -> torch.Tensor:
+        """Return (n, m, t) bool: which of the keys (t,) the rows at positions `at` (n, m) may see."""
+        at = at[..., None]
+        causal = torch.as_tensor(features.causal, device=key.device).expand(len(at))
+        if self.fault in ("causal_forced", "causal_ignored"):
+            causal = torch.full_like(causal, self.fault == "causal_forced")
+        elif self.fault == "causal_of_next":
+            causal = causal.roll(-1)
+        full = ~causal[:, None, None]
+        late = 1 if self.fault in ("causal_late", "mask_late") else 0
+        seen = (key <= at + late) | full
+        near = torch.ones_like(seen)
+        if features.window is not None and self.fault != "window_dropped":
+            width = features.window + {"window_late": 1, "window_early": -1}.get(self.fault or "", 0)
+            near = at - key < width
+            if self.fault != "window_ahead":
+                near &= (key - at < width) | ~full
+        seen &= near
+        ranges = features.prefix_ranges
+        for pair in () if ranges is None or self.fault == "range_dropped" else ranges.to(torch.int64).unbind(1):
+            begin, end = (x[:, None, None] for x in pair.unbind(-1))
+            if self.fault == "range_begin_late":
+                begin = begin + 1
+            if self.fault == "range_end_late":
+                end = torch.where(begin < end, end + 1, end)
+            holds = (at >= begin) & (at < end)
+            if self.fault != "range_of_rows":
+                holds = holds & (key >= begin) & (key < end)
+            seen |= holds & near if self.fault == "range_in_window" else holds
+        return seen
+
+    def _scores(
+        self, dots: torch.Tensor, scale: float, distance: torch.Tensor, key: torch.Tensor, features: FeatureValues
+    ) -> torch.Tensor:
+        """Return scores of products (n, heads, group, m, t), `distance` = t - p being (n, m, t)."""
+        _, heads, group, *_ = dots.shape
+        cap = features.softcap if self.fault != "softcap_dropped" else None
+        slope: torch.Tensor | float = 0.0
+        if features.alibi is not None and self.fault != "alibi_dropped":
+            slopes = features.alibi.view(heads, group)[..., None, None]
+            slope = slopes[:, :1] if self.fault == "alibi_of_group" else slopes
+            slope = -slope if self.fault == "alibi_sign" else slope
+            slope = slope * (key if self.fault == "alibi_origin" else distance[:, None, None])
+        if cap is None:
+            return dots * scale + slope
+        if self.fault == "softcap_unscaled":
+            return cap * (dots / cap).tanh() * scale + slope
+        if self.fault == "alibi_capped":
+            return cap * ((dots * scale + slope) / cap).tanh()
+        return cap * (dots * scale / cap).tanh() + slope
+
+    def _sink(self, features: FeatureValues, heads: int) -> torch.Tensor | None:
+        """Return the sinks as (heads, group, 1), beside sums of (n, heads, group, m)."""
+        if features.sinks is None or self.fault == "sink_dropped":
+            return None
+        sink = features.sinks.view(heads, -1)
+        if self.fault == "sink_of_group":
+            sink = sink[:, :1].expand_as(sink)
+        return (sink * math.log(2) if self.fault == "sink_base2" else sink)[..., None]
+
     def _paged(
         self,
         x: torch.Tensor,
@@ -234,6 +162,7 @@ class Specimen:
         counts: torch.Tensor,
         starts: torch.Tensor,
         scale: float,
+        features: FeatureValues,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (output (tokens, q_heads, head_size), lse (tokens, q_heads)) of queries as they are, fp32."""
         (tokens, q_heads, d), heads, n = x.shape, cache.kv_heads, len(contexts)
@@ -246,7 +175,7 @@ class Specimen:
         page = page_table.to(torch.int64)[:, (key // cache.page).clamp(max=page_table.shape[1] - 1)]
         slot = (key % cache.page).expand(n, -1)
         inside = key < seen_to[:, None]
-        k, v = (self._rows(cache, side, page, slot, inside) for side in ("k", "v"))
+        k, v = (torch.where(inside[..., None, None], read(cache, s, page, slot, self.fault), 0.0) for s in ("k", "v"))
 
         step = torch.arange(m, device=device)
         row = torch.where(step < counts[:, None], starts[:-1, None] + step, tokens)
@@ -254,9 +183,12 @@ class Specimen:
         k_of, v_of = (side.permute(0, 2, 1, 3)[:, :, None].expand(-1, -1, group, -1, -1) for side in (k, v))
         if self.fault == "read_head":
             k_of, v_of = (torch.cat((y[:, :, :-1], y.roll(-1, 1)[:, :, -1:]), 2) for y in (k_of, v_of))
-        scores = padded.permute(0, 2, 3, 1, 4) @ k_of.transpose(-1, -2) * scale  # (n, heads, group, m, t + 1)
-        last = (contexts - counts)[:, None] + step + (1 if self.fault in ("causal_late", "mask_late") else 0)
-        visible = inside[:, None] & (key <= last[..., None])
+        dots = padded.permute(0, 2, 3, 1, 4) @ k_of.transpose(-1, -2)  # (n, heads, group, m, t + 1)
+        at = (contexts - counts)[:, None] + step
+        if self.fault == "draft_at_end":
+            at = (contexts - 1)[:, None].expand_as(at)
+        scores = self._scores(dots, scale, (key - at[..., None]).float(), key.float(), features)
+        visible = inside[:, None] & self._visible(key, at, features)
         scores = scores.masked_fill(~visible[:, None, None], -math.inf)
 
         top = torch.full(scores.shape[:-1], -math.inf, device=device)
@@ -274,9 +206,21 @@ class Specimen:
             acc = acc * keep[..., None] + p @ v_of[..., part, :]
             top = high
         log = top + total.log()
+        empty = log == -math.inf
+        sink = self._sink(features, heads)
+        if sink is not None:
+            high = torch.maximum(top, sink)
+            keep = (top - high).exp()
+            total = total * keep + (sink - high).exp() * (SPLITS if self.fault == "sink_repeated" else 1)
+            acc = acc * keep[..., None]
+            log = log if self.fault == "sink_not_in_lse" else high + total.log()
+        if self.fault == "sink_of_nothing":
+            log = torch.where(empty, -math.inf, log)
         acc = acc / torch.where(total == 0, 1.0, total)[..., None]
         o = torch.zeros((tokens + 1, q_heads, d), device=device)
         lse = torch.full((tokens + 1, q_heads), -math.inf, device=device)
+        if sink is not None and self.fault not in ("sink_not_in_lse", "sink_of_nothing"):
+            lse[:] = sink.flatten()
         o[row.flatten()] = acc.permute(0, 3, 1, 2, 4).reshape(n * m, q_heads, d)
         lse[row.flatten()] = log.permute(0, 3, 1, 2).reshape(n * m, q_heads)
         return o[:tokens], lse[:tokens]

@@ -1,4 +1,4 @@
-"""Judging a write: each stored row against the fp64 rotation of its input, every other byte against what it was."""
+"""Judging a write: stored rows against what their format makes of the input, other bytes against what they were."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import torch
 from kvreg.core.modes import Mode
 from kvreg.gate import limits
 from kvreg.gate.reports import Failure, RotationReport, WriteReport, WriteResult, place
+from kvreg.gate.stored import errors_of
 from kvreg.oracle import Cache, rotate
-from kvreg.oracle.caches import stored_rows
-from kvreg.oracle.quantize import ideal_scale, unpack_scale
 from kvreg.testing import Label
 
 _INTEGERS = {2: torch.int16, 4: torch.int32}
@@ -23,7 +22,9 @@ Snapshot = Mapping[int, torch.Tensor]
 
 
 def _views(cache: Cache) -> list[torch.Tensor]:
-    return [x for x in (cache.k, cache.v, cache.k_scale, cache.v_scale) if x is not None]
+    """Return the planes, 8-bit ones as uint8: not every operation takes fp8."""
+    planes = [x for x in (cache.k, cache.v, cache.k_scale, cache.v_scale) if x is not None]
+    return [x.view(torch.uint8) if x.dtype.itemsize == 1 else x for x in planes]
 
 
 def buffers(cache: Cache) -> dict[int, torch.Tensor]:
@@ -62,24 +63,6 @@ def _sides(cache: Cache, k: torch.Tensor, v: torch.Tensor) -> tuple[tuple[str, t
     return (("k", k, cache.k), ("v", v, cache.v))
 
 
-def _int4_errors(
-    cache: Cache, side: str, rows: torch.Tensor, page: torch.Tensor, slot: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return (step, scale, zero point) errors of rows, each (rows, kv_heads) float64."""
-    scales = cache.k_scale if side == "k" else cache.v_scale
-    assert scales is not None
-    due = rotate(rows, cache.head_size)
-    ideal, point = ideal_scale(due)
-    scale, zero = unpack_scale(scales[page, slot])
-    step = (stored_rows(cache, side, page, slot) - due).abs().amax(-1) / scale.abs()
-    errors = (step, (scale / ideal - 1).abs(), (zero - point).abs())
-    finite = due.isfinite().all(-1)  # what a non-finite row becomes is not defined, only that it stays in its slot
-    step, relative, codes = (
-        torch.where(finite, x.nan_to_num(nan=float("inf"), posinf=float("inf")), 0.0) for x in errors
-    )
-    return step, relative, codes
-
-
 def check_write(
     cache: Cache,
     before: Snapshot,
@@ -101,9 +84,9 @@ def check_write(
     page, slot = index // cache.page, index % cache.page
     owner = torch.zeros_like(index) if row_sequence is None else row_sequence[written]
     n = len(labels) or (int(owner.max()) + 1 if len(owner) else 1)
-    worst = torch.zeros((n, 4), dtype=torch.float64, device=k.device)
+    worst = torch.zeros((n, 5), dtype=torch.float64, device=k.device)
     budget = _CPU_BUDGET if k.device.type == "cpu" else _CARD_BUDGET
-    step = max(1, budget // (6 * 8 * cache.kv_heads * cache.head_size))
+    step = max(1, budget // (10 * 8 * cache.kv_heads * cache.head_size))
     for first in range(0, len(written), step):
         part = slice(first, first + step)
         rows, at, into = written[part], (page[part], slot[part]), owner[part]
@@ -111,27 +94,29 @@ def check_write(
             if cache.mode is Mode.NONE:
                 as_bits = _INTEGERS[data.dtype.itemsize]
                 stored, due = data[at].view(as_bits), source[rows].to(data.dtype).view(as_bits)
-                worst[:, 3].index_add_(0, into, (stored != due).sum((1, 2)).to(torch.float64))
+                worst[:, 4].index_add_(0, into, (stored != due).sum((1, 2)).to(torch.float64))
                 continue
-            for column, errors in enumerate(_int4_errors(cache, side, source[rows], *at)):
+            for column, errors in enumerate(errors_of(cache, side, source[rows], *at)):
                 worst[:, column].scatter_reduce_(0, into, errors.amax(-1), "amax")
 
     failures, results = [], []
-    for i, (steps, scale, zero, bits) in enumerate(worst.tolist()):
+    most = limits.step(cache.mode)
+    for i, (steps, scale, zero, codes, bits) in enumerate(worst.tolist()):
         label = labels[i] if labels else None
         found = (
             (bits > 0, "row_bits", "the input's bits", f"{bits:.0f} other values"),
-            (steps > limits.STEP.value, "step", f"at most {limits.STEP.value} steps", f"{steps:.3g}"),
+            (steps > most, "step", f"at most {most} steps", f"{steps:.3g}"),
+            (codes > limits.CODE.value, "code", "the oracle's code or a neighbour of it", f"{codes:.3g} codes away"),
             (
                 scale > limits.SCALE.value,
                 "scale",
-                f"within {limits.SCALE.value:.0e} of (max - min) / 15",
+                f"within {limits.SCALE.value:.0e} of the row's own",
                 f"{scale:.3g}",
             ),
             (zero > limits.ZERO_POINT.value, "zero_point", f"within {limits.ZERO_POINT.value} codes", f"{zero:.3g}"),
         )
         failures += [Failure(check, place(i, label), required, seen) for bad, check, required, seen in found if bad]
-        results.append(WriteResult(i, steps, scale, zero, int(bits), label))
+        results.append(WriteResult(i, steps, scale, zero, int(bits), label, codes))
     return WriteReport((*failures, *_untouched(cache, before, page, slot)), tuple(results))
 
 

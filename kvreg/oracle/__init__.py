@@ -2,7 +2,7 @@
 
 from kvreg.oracle.attention import PagedRows, PlainRows, Reference, attention, over_cache
 from kvreg.oracle.caches import Cache, dequantize, model_rows, store, stored_rows
-from kvreg.oracle.quantize import quantize_int4
+from kvreg.oracle.quantize import quantize_fp8, quantize_int4, quantize_int8
 from kvreg.oracle.rotation import rotate, unrotate
 from kvreg.oracle.signs import signs
 
@@ -15,7 +15,9 @@ __all__ = [
     "dequantize",
     "model_rows",
     "over_cache",
+    "quantize_fp8",
     "quantize_int4",
+    "quantize_int8",
     "rotate",
     "signs",
     "store",

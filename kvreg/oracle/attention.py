@@ -3,6 +3,10 @@
 Sequences of like length are padded to one another and computed together; a batch is cut into pieces of at most
 `budget` bytes of scores and rows, so that 200 sequences of 8192 tokens fit. Nothing waits for the device except the
 reading of the lengths.
+
+With p the position of a query row and t that of a key, t is seen where t < seq_len and (causal: t <= p) and (window:
+p - t < window, and t - p < window where not causal), or where some prefix range holds both. A score becomes
+dot * scale, then softcap * tanh(score / softcap), then -inf where it is not seen, then + slope * (t - p).
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ class Reference:
     out: torch.Tensor
     """(tokens, q_heads, head_size) float64; zeros where a row sees no key."""
     lse: torch.Tensor
-    """(tokens, q_heads) float64, natural log of the sum of exponentials; -inf where a row sees no key."""
+    """(tokens, q_heads) float64, natural log of the sum of exponentials over the seen keys and the sink.
+
+    Where a row sees no key it is the sink, or -inf where there is none."""
     spread: torch.Tensor
     """(tokens, q_heads) float64, sqrt(sum p^2 |v|^2): what |out| would be if the values did not correlate."""
 
@@ -127,15 +133,49 @@ def _chunks(pieces: list[_Piece], row_bytes: int, key_bytes: int, budget: int) -
         yield chunk
 
 
-def _softmax(scores: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (p, lse) over the last axis; rows that see nothing have p = 0 and lse = -inf. `scores` is consumed."""
+def _softmax(
+    scores: torch.Tensor, seen: torch.Tensor, sinks: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (p, lse) over the last axis; rows that see nothing have p = 0. `scores` is consumed.
+
+    `sinks`: logits, of the shape of scores[..., :1] after broadcasting, that take weight and are no key.
+    """
     scores.masked_fill_(~seen, float("-inf"))
     top = scores.amax(-1, keepdim=True)
+    if sinks is not None:
+        top = torch.maximum(top, sinks)
     top = torch.where(top == float("-inf"), torch.zeros_like(top), top)
     p = scores.sub_(top).exp_()
     total = p.sum(-1, keepdim=True)
+    if sinks is not None:
+        total = total + (sinks - top).exp()
     lse = (top + total.log()).squeeze(-1)
     return p.div_(torch.where(total == 0, torch.ones_like(total), total)), lse
+
+
+def _seen(
+    keys: torch.Tensor,
+    rows: torch.Tensor,
+    length: torch.Tensor,
+    causal: torch.Tensor,
+    window: int | None,
+    ranges: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return (n, m, t) bool: which keys at positions `keys` (t,) the query rows at positions `rows` (n, m) see.
+
+    `length` (n,) keys of each sequence, `causal` (n,) bool, `ranges` (n, r, 2) of [begin, end).
+    """
+    last = torch.where(causal[:, None], rows, torch.iinfo(torch.int64).max // 2)
+    first = torch.full_like(rows, torch.iinfo(torch.int64).min // 2)
+    if window is not None:
+        last, first = torch.minimum(last, rows + window - 1), rows - window + 1
+    seen = (keys <= last[:, :, None]) & (keys >= first[:, :, None])
+    for pair in () if ranges is None else ranges.unbind(1):
+        begin, end = pair.unbind(-1)
+        holds_row = (rows >= begin[:, None]) & (rows < end[:, None])
+        holds_key = (keys >= begin[:, None]) & (keys < end[:, None])
+        seen |= holds_row[:, :, None] & holds_key[:, None, :]
+    return seen & (keys < length[:, None, None])
 
 
 def attention(
@@ -145,20 +185,27 @@ def attention(
     cu_q: torch.Tensor | Sequence[int],
     *,
     scale: float,
-    causal: bool | Sequence[bool] = True,
+    causal: bool | Sequence[bool] | torch.Tensor = True,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    alibi: torch.Tensor | None = None,
+    prefix_ranges: torch.Tensor | None = None,
     budget: int | None = None,
 ) -> Reference:
     """Return fp64 attention with the queries of each sequence at the end of its context.
 
     `q`: (tokens, q_heads, head_size), any float dtype; `seq_lens`: keys of each sequence, its queries included;
-    `cu_q`: (n_seqs + 1,) query offsets. Causal: query row i of m sees keys 0 to seq_len - m + i; a row that sees
-    none, and rows beyond cu_q[-1], give zeros and lse -inf. `causal` may be one bool a sequence. A row that sees a
-    non-finite value row is nan.
+    `cu_q`: (n_seqs + 1,) query offsets. Query row i of m stands at position seq_len - m + i; a row that sees no key,
+    and rows beyond cu_q[-1], give zeros, and the sink (else -inf) as lse. A row that sees a non-finite value row is
+    nan. `causal`: one bool, or one a sequence; `window`: keys that a query sees behind it, its own included; `sinks`,
+    `alibi`: (q_heads,) logits and slopes; `prefix_ranges`: (n_seqs, ranges, 2) integers, [begin, end) positions that
+    see each other both ways, none where begin >= end. The module's docstring says how they combine.
     """
     device, (tokens, q_heads, head_size) = q.device, q.shape
     budget = budget or (CPU_BUDGET if device.type == "cpu" else CARD_BUDGET)
     contexts, starts = _ints(seq_lens), _ints(cu_q)
-    masks = [causal] * len(contexts) if isinstance(causal, bool) else list(causal)
+    masks = [int(causal)] * len(contexts) if isinstance(causal, bool) else _ints(causal)
     heads = rows.kv_heads
     group = q_heads // heads
     row_bytes = 4 * 8 * q_heads  # scores, their mask and two products
@@ -167,12 +214,17 @@ def attention(
     # One row more than asked: padded query rows of a chunk are written there.
     out = torch.zeros((tokens + 1, q_heads, head_size), dtype=torch.float64, device=device)
     lse = torch.full((tokens + 1, q_heads), float("-inf"), dtype=torch.float64, device=device)
+    # (1, heads, 1, group, 1): beside scores of (n, heads, m, group, t)
+    by_head = [x if x is None else x.to(device, torch.float64).view(1, heads, 1, group, 1) for x in (sinks, alibi)]
+    sink, slope = by_head
+    if sinks is not None:
+        lse[:] = sinks.to(device, torch.float64)
     spread = torch.zeros((tokens + 1, q_heads), dtype=torch.float64, device=device)
 
     for chunk in _chunks(list(_pieces(contexts, starts, row_bytes, budget)), row_bytes, key_bytes, budget):
         n, t, m = len(chunk), chunk[0].context, max(p.count for p in chunk)
         facts = torch.tensor(
-            [[p.seq, p.context, p.first, p.count, p.position, int(masks[p.seq])] for p in chunk], dtype=torch.int64
+            [[p.seq, p.context, p.first, p.count, p.position, masks[p.seq]] for p in chunk], dtype=torch.int64
         ).to(device)
         seq, length, first, count, position, mask = facts.unbind(1)
         keys = torch.arange(t, device=device)
@@ -185,9 +237,15 @@ def attention(
         k, v = k.permute(0, 2, 3, 1), v.permute(0, 2, 1, 3)
         grouped = queries.reshape(n, m, heads, group, head_size).permute(0, 2, 1, 3, 4)
         scores = (grouped.reshape(n, heads, m * group, head_size) @ k).mul_(scale).view(n, heads, m, group, t)
-        last = torch.where(mask[:, None] > 0, position[:, None] + steps, length[:, None])
-        seen = (keys < length[:, None, None]) & (keys <= last[:, :, None])
-        p, chunk_lse = _softmax(scores, seen[:, None, :, None, :])
+        if softcap is not None:
+            scores.div_(softcap).tanh_().mul_(softcap)
+        at = position[:, None] + steps
+        if slope is not None:
+            distance = keys - at[:, :, None]
+            scores.addcmul_(slope, distance[:, None, :, None, :].to(torch.float64))
+        ranges = None if prefix_ranges is None else prefix_ranges.to(device, torch.int64)[seq]
+        seen = _seen(keys, at, length, mask > 0, window, ranges)
+        p, chunk_lse = _softmax(scores, seen[:, None, :, None, :], sink)
         # A non-finite value row must not reach the rows that do not see it, and 0 * nan would.
         broken = ~v.sum(-1).isfinite()
         v = v.masked_fill(broken[..., None], 0.0)
@@ -212,8 +270,26 @@ def over_cache(
     cu_q: torch.Tensor | Sequence[int],
     *,
     scale: float,
-    causal: bool | Sequence[bool] = True,
+    causal: bool | Sequence[bool] | torch.Tensor = True,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    alibi: torch.Tensor | None = None,
+    prefix_ranges: torch.Tensor | None = None,
     budget: int | None = None,
 ) -> Reference:
     """Return attention over the dequantized rows of a cache: the reference that kernels are judged against."""
-    return attention(q, PagedRows(cache, page_table), seq_lens, cu_q, scale=scale, causal=causal, budget=budget)
+    return attention(
+        q,
+        PagedRows(cache, page_table),
+        seq_lens,
+        cu_q,
+        scale=scale,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
+        alibi=alibi,
+        prefix_ranges=prefix_ranges,
+        budget=budget,
+    )

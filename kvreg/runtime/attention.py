@@ -30,7 +30,7 @@ def write(cache: KVCache, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor)
     """
     checks.write_call(cache, k, v, slots)
     if torch.compiler.is_compiling():
-        torch.ops.kvreg.write(cache.buffer, k, v, slots, cache.spec)
+        torch.ops.kvreg.write(cache.buffer, k, v, slots, cache.view.tensor_scales, cache.spec)
     else:
         ops.launch_write(cache.geometry, cache.view, k, v, slots)
 
@@ -62,27 +62,42 @@ def attend(
 
     `out`: like `q`, made here when None; it must not overlap q or the cache. `scale` multiplies the scores and
     defaults to head_size ** -0.5. `lse`: (tokens, q_heads) float32, the natural logarithm of the sum of exponentials.
-    Rows of an empty sequence and rows outside of cu_q are zeros, with lse -inf.
+    Rows that see no key (of an empty sequence, or outside of cu_q) are zeros, with lse -inf or, given sinks, the sink.
 
     The other arguments are features: one that the selection's request does not name raises FeatureNotSelected.
-    Lengths, offsets and page numbers must lie inside; that is checked on the cpu only, as with `write`.
+    With p the position of a query row in its sequence and t that of a key:
+    `causal`: whether only keys t <= p are seen; one bool, or one for each sequence: (n_seqs,) torch.bool on the
+    device, or a list, which is laid down there anew in each call.
+    `window`: keys that a query sees behind it, its own included (p - t < window, and t - p < window where not causal).
+    `softcap`: scores, after `scale`, become softcap * tanh(score / softcap).
+    `sinks`: (q_heads,) float32, a further logit of each head that takes weight and adds no value; lse includes it.
+    `alibi`: (q_heads,) float32 slopes; slope * (t - p) is added to the capped score.
+    `prefix_ranges`: (n_seqs, ranges, 2) int32, contiguous: positions from begin up to end see each other both ways,
+    whatever `causal` and `window` say; a range with begin >= end is none.
+
+    Lengths, offsets, page numbers and ranges must lie inside; that is checked on the cpu only, as with `write`.
 
     Raises FeatureNotSelected, WrongCache, WrongShape, WrongDtype, WrongDevice or CallError before any launch.
     """
     checks.attend_call(q, cache, page_table, seq_lens, cu_q, plan, out, scale)
-    features.check(cache.kind, causal, window, softcap, sinks, alibi, prefix_ranges)
+    n_seqs = seq_lens.shape[0]
+    features.check(cache.kind, n_seqs, cache.device, causal, window, softcap, sinks, alibi, prefix_ranges)
     if out is None:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if return_lse else None
     scale = cache.kind.head_size**-0.5 if scale is None else float(scale)
+    masked = features.mask(causal, cache.device)
     if torch.compiler.is_compiling():
         split = plan.split
+        one, each = (masked, None) if isinstance(masked, bool) else (True, masked)
         torch.ops.kvreg.attend(
             q, cache.buffer, page_table, seq_lens, cu_q, out, lse, split.partial_out, split.partial_lse,
-            cache.spec, split.splits, split.chunk, plan.max_context, plan.batch_invariant, scale,
+            cache.view.tensor_scales, each, sinks, alibi, prefix_ranges, cache.spec, split.splits, split.chunk,
+            plan.max_context, plan.batch_invariant, scale, one, window, None if softcap is None else float(softcap),
         )  # fmt: skip
     else:
-        split = ops.split_for(q, seq_lens, plan.split)
-        call = AttendCall(q, cache.view, page_table, seq_lens, cu_q, out, lse, scale, split)
+        split = ops.split_for(cache.kind, q, n_seqs, plan.split)
+        wanted = features.of(masked, window, softcap, sinks, alibi, prefix_ranges)
+        call = AttendCall(q, cache.view, page_table, seq_lens, cu_q, out, lse, scale, split, wanted)
         ops.launch_attend(cache.geometry, call, plan.max_context, plan.batch_invariant)
     return (out, lse) if return_lse else out

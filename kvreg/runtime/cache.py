@@ -15,6 +15,7 @@ from kvreg.core.selections import Selection
 from kvreg.runtime import buffers
 from kvreg.runtime.geometry import Geometry, Kind, kind_of
 from kvreg.runtime.launchers import CacheView
+from kvreg.runtime.tensor_scales import tensor_scales as scales_of
 
 _TORCH_TYPES = {"cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "cpu": "cpu"}
 """torch's device type for each platform; a plug-in's platform goes by its own name."""
@@ -34,25 +35,32 @@ class KVCache:
     spec: str
     """The geometry as text, which the custom operators take."""
     view: CacheView
-    """Strided views over `buffer`."""
+    """Strided views over `buffer`, and `tensor_scales` in fp8_per_tensor."""
 
-    def __init__(self, selection: Selection, geometry: Geometry, buffer: torch.Tensor) -> None:
+    def __init__(
+        self, selection: Selection, geometry: Geometry, buffer: torch.Tensor, tensor_scales: Any = None
+    ) -> None:
         self.selection = selection
         self.geometry = geometry
         self.kind = geometry.kind
         self.buffer = buffer
         self.device = buffer.device
+        scales = scales_of(geometry.kind, tensor_scales, buffer.device)
         # Views of another dtype made under inference mode could not be written outside of it.
         with torch.inference_mode(False):
-            self.view = geometry.view(buffer)
+            self.view = geometry.view(buffer, scales)
         self.spec = str(geometry)
 
     @classmethod
-    def allocate(cls, selection: Selection, pages: int, *, device: Any = None) -> KVCache:
+    def allocate(cls, selection: Selection, pages: int, *, device: Any = None, tensor_scales: Any = None) -> KVCache:
         """Return a cache of `pages` pages in new memory, zeroed once here and never by a later call.
 
-        `device` is a torch device or its name; None takes the selection's platform. Raises Refused for a refused
-        selection, WrongDevice for a device of another platform or arch, DeviceUnavailable when torch sees none.
+        `device` is a torch device or its name; None takes the selection's platform. `tensor_scales`, in mode
+        fp8_per_tensor only: what stored K and V are multiplied by, two positive numbers or a (2,) float32 tensor on
+        the device, which the cache then shares with its owner; None stands for 1.0.
+
+        Raises Refused for a refused selection, WrongDevice for a device of another platform or arch,
+        DeviceUnavailable when torch sees none, CallError for scales that are none.
         """
         kind = kind_of(selection)
         _check_pages(pages)
@@ -61,7 +69,7 @@ class KVCache:
         # A tensor made under inference mode could not be written outside of it.
         with torch.inference_mode(False):
             buffer = torch.zeros(pages * strides.page_bytes, dtype=torch.uint8, device=place)
-        return cls(selection, Geometry(kind, pages, strides), buffer)
+        return cls(selection, Geometry(kind, pages, strides), buffer, tensor_scales)
 
     @classmethod
     def from_buffer(
@@ -71,6 +79,7 @@ class KVCache:
         strides: CacheStrides | None = None,
         *,
         pages: int | None = None,
+        tensor_scales: Any = None,
     ) -> KVCache:
         """Return a cache over the memory of `tensor`, which is neither copied nor cleared.
 
@@ -78,6 +87,7 @@ class KVCache:
         two-dimensional tensor has one page a row (rows may be longer than a page and apart from each other), any other
         must be contiguous and holds dense pages of the selection's layout. With `strides` any tensor will do; a plane
         may lie anywhere between its first and last element. `pages` defaults to all that fit.
+        `tensor_scales`: as in `allocate`.
 
         Raises WrongCache when a plane leaves the tensor, is not aligned (scales to 4 bytes, rows to their values) or
         shares bytes with another, WrongShape when no page fits, WrongDevice for memory of another platform or arch.
@@ -110,7 +120,7 @@ class KVCache:
         _check_pages(pages)
         geometry = Geometry(kind, pages, strides)
         buffers.check(geometry, buffer)
-        return cls(selection, geometry, buffer)
+        return cls(selection, geometry, buffer, tensor_scales)
 
     @property
     def mode(self) -> Mode:

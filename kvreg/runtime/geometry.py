@@ -24,6 +24,9 @@ from kvreg.runtime.launchers import CacheView
 TORCH_DTYPES: dict[str, Any] = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 """torch's type for each model dtype word of a request."""
 
+DRAFT_ROWS = 8
+"""Query rows a sequence that decode splits with feature multi_query_split: up to 7 drafted tokens and their last."""
+
 WIDEST_ALIGNMENT = 16
 """Bytes of the widest load that a GPU thread issues; a larger alignment brings nothing."""
 
@@ -74,6 +77,11 @@ class Kind:
     def row_bytes(self) -> int:
         """Bytes of one stored row of values, without its scale."""
         return self.mode.row_bytes(self.head_size, self.dtype)
+
+    @property
+    def decode_rows(self) -> int:
+        """Query rows a sequence, on average, up to which a batch goes to decode: several where drafts are verified."""
+        return DRAFT_ROWS if "multi_query_split" in self.features else 1
 
     @property
     def torch_dtype(self) -> Any:
@@ -169,8 +177,11 @@ class Geometry:
             found.append(("V scales", strides.v_scale, SCALE_BYTES))
         return tuple(found)
 
-    def view(self, buffer: torch.Tensor) -> CacheView:
-        """Return the strided views over `buffer`, flat uint8 whose first element is the cache's first byte."""
+    def view(self, buffer: torch.Tensor, tensor_scales: torch.Tensor | None = None) -> CacheView:
+        """Return the strided views over `buffer`, flat uint8 whose first element is the cache's first byte.
+
+        `tensor_scales`: (2,) float32, what fp8_per_tensor multiplies K and V by; None in every other mode.
+        """
         kind, strides = self.kind, self.strides
         k = self._plane(buffer, strides.k, kind.row_bytes, kind.stored_dtype)
         v = self._plane(buffer, strides.v, kind.row_bytes, kind.stored_dtype)
@@ -184,6 +195,7 @@ class Geometry:
             k_scale=self._scales(buffer, strides.k_scale),
             v_scale=self._scales(buffer, strides.v_scale),
             alignment=_alignment(k.data_ptr(), v.data_ptr(), strides.k, strides.v),
+            tensor_scales=tensor_scales,
         )
 
     def _plane(self, buffer: torch.Tensor, plane: Plane, width: int, dtype: Any) -> torch.Tensor:

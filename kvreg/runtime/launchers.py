@@ -37,6 +37,31 @@ class CacheView:
     v_scale: torch.Tensor | None
     alignment: int
     """Largest power of two (at most 16) that divides the address and every byte stride of K and V rows."""
+    tensor_scales: torch.Tensor | None = None
+    """(2,) float32 on the cache's device: the scales of K and V in fp8_per_tensor; None in every other mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What changes which keys a query sees, and how they count. Each one is declared by variants that take it.
+
+    With p the position of a query row and t that of a key, key t of a sequence is seen where t < seq_len and
+    (causal: t <= p) and (window: p - t < window, and t - p < window where not causal), or where some prefix range
+    holds both p and t. A score becomes: dot * scale, softcap, mask, alibi.
+    """
+
+    causal: bool | torch.Tensor = True
+    """One bool for all, or (n_seqs,) torch.bool on the device: one for each sequence."""
+    window: int | None = None
+    """Keys that a query sees behind it, its own included."""
+    softcap: float | None = None
+    """Scores become softcap * tanh(score / softcap)."""
+    sinks: torch.Tensor | None = None
+    """(q_heads,) float32: a further logit of each head that takes weight and adds no value."""
+    alibi: torch.Tensor | None = None
+    """(q_heads,) float32 slopes: slope * (t - p) is added to the score."""
+    prefix_ranges: torch.Tensor | None = None
+    """(n_seqs, ranges, 2) int32: [begin, end) positions that see each other both ways; begin >= end is no range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +99,7 @@ class AttendCall:
     scale: float
     """Softmax scale, before any compensation for the rotation."""
     split: SplitPlan
+    features: Features = Features()
 
 
 class WriteLauncher(Protocol):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from kvreg.runtime import values
-from kvreg.runtime.geometry import Geometry, parse
+from kvreg.runtime import features, values
+from kvreg.runtime.geometry import Geometry, Kind, parse
 from kvreg.runtime.launchers import AttendCall, CacheView, SplitPlan, load
 from kvreg.runtime.plan import UNSPLIT, config_of
 
@@ -26,7 +26,7 @@ def launch_write(geometry: Geometry, view: CacheView, k: torch.Tensor, v: torch.
 
 
 def launch_attend(geometry: Geometry, call: AttendCall, max_context: int, batch_invariant: bool) -> None:
-    """Attend with decode for at most one query row a sequence, else with prefill, which takes no split.
+    """Attend with decode for at most `kind.decode_rows` query rows a sequence, else with prefill, without a split.
 
     Both are right for every mix of query lengths; the rule needs host values only.
     """
@@ -35,23 +35,37 @@ def launch_attend(geometry: Geometry, call: AttendCall, max_context: int, batch_
         return
     if call.q.device.type == "cpu":
         values.check_batch(call.page_table, call.seq_lens, call.cu_q, tokens, geometry.pages, kind.page, max_context)
+        values.check_features(call.features)
     if n_seqs == 0:
         call.out.zero_()
         if call.lse is not None:
-            call.lse.fill_(-torch.inf)
+            sinks = call.features.sinks
+            call.lse.copy_(sinks) if sinks is not None else call.lse.fill_(-torch.inf)
         return
-    step = kind.decode if tokens <= n_seqs else kind.prefill
+    step = kind.decode if _decodes(kind, tokens, n_seqs) else kind.prefill
     load(step.launcher)(call, config_of(step, batch_invariant))
 
 
-def split_for(q: torch.Tensor, seq_lens: torch.Tensor, split: SplitPlan) -> SplitPlan:
+def _decodes(kind: Kind, tokens: int, n_seqs: int) -> bool:
+    """Return whether a batch goes to decode; its workspace has room for as many rows."""
+    return tokens <= kind.decode_rows * n_seqs
+
+
+def split_for(kind: Kind, q: torch.Tensor, n_seqs: int, split: SplitPlan) -> SplitPlan:
     """Return the plan's split for decode, none for prefill."""
-    return split if q.shape[0] <= seq_lens.shape[0] else UNSPLIT
+    return split if _decodes(kind, q.shape[0], n_seqs) else UNSPLIT
 
 
-def _write(buffer: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor, spec: str) -> None:
+def _write(
+    buffer: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    slots: torch.Tensor,
+    tensor_scales: torch.Tensor | None,
+    spec: str,
+) -> None:
     geometry = parse(spec)
-    launch_write(geometry, geometry.view(buffer), k, v, slots)
+    launch_write(geometry, geometry.view(buffer, tensor_scales), k, v, slots)
 
 
 def _attend(
@@ -64,17 +78,28 @@ def _attend(
     lse: torch.Tensor | None,
     partial_out: torch.Tensor | None,
     partial_lse: torch.Tensor | None,
+    tensor_scales: torch.Tensor | None,
+    causal_each: torch.Tensor | None,
+    sinks: torch.Tensor | None,
+    alibi: torch.Tensor | None,
+    prefix_ranges: torch.Tensor | None,
     spec: str,
     splits: int,
     chunk: int,
     max_context: int,
     batch_invariant: bool,
     scale: float,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
 ) -> None:
+    """Attend; `causal_each`, where given, stands in the place of `causal`."""
     geometry = parse(spec)
-    split = split_for(q, seq_lens, SplitPlan(splits, chunk, partial_out, partial_lse))
-    view = geometry.view(buffer)
-    call = AttendCall(q, view, page_table, seq_lens, cu_q, out, lse, scale, split)
+    split = split_for(geometry.kind, q, seq_lens.shape[0], SplitPlan(splits, chunk, partial_out, partial_lse))
+    view = geometry.view(buffer, tensor_scales)
+    masked = causal if causal_each is None else causal_each
+    wanted = features.of(masked, window, softcap, sinks, alibi, prefix_ranges)
+    call = AttendCall(q, view, page_table, seq_lens, cu_q, out, lse, scale, split, wanted)
     launch_attend(geometry, call, max_context, batch_invariant)
 
 
@@ -86,7 +111,7 @@ write = torch.library.custom_op(
     "kvreg::write",
     _write,
     mutates_args=("buffer",),
-    schema="(Tensor(a!) buffer, Tensor k, Tensor v, Tensor slots, str spec) -> ()",
+    schema="(Tensor(a!) buffer, Tensor k, Tensor v, Tensor slots, Tensor? tensor_scales, str spec) -> ()",
 )
 attend = torch.library.custom_op(
     "kvreg::attend",
@@ -94,8 +119,9 @@ attend = torch.library.custom_op(
     mutates_args=("out", "lse", "partial_out", "partial_lse"),
     schema=(
         "(Tensor q, Tensor buffer, Tensor page_table, Tensor seq_lens, Tensor cu_q, Tensor(a!) out, Tensor(b!)? lse, "
-        "Tensor(c!)? partial_out, Tensor(d!)? partial_lse, str spec, SymInt splits, SymInt chunk, SymInt max_context, "
-        "bool batch_invariant, float scale) -> ()"
+        "Tensor(c!)? partial_out, Tensor(d!)? partial_lse, Tensor? tensor_scales, Tensor? causal_each, "
+        "Tensor? sinks, Tensor? alibi, Tensor? prefix_ranges, str spec, SymInt splits, SymInt chunk, "
+        "SymInt max_context, bool batch_invariant, float scale, bool causal, int? window, float? softcap) -> ()"
     ),
 )
 write.register_fake(_changes_nothing_else)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from kvreg.core import layouts
-from kvreg.core.errors import UsageError, WrongCache, WrongShape, wrong
+from kvreg.core.errors import UsageError, WrongShape, wrong
 from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Mode, rotation_block
 from kvreg.core.selections import Selection
@@ -55,41 +55,34 @@ def dequantize(cache: KVCache, slots: torch.Tensor) -> tuple[torch.Tensor, torch
     """Return K and V of `slots`, each (n, kv_heads, head_size) float32, in the model's channels (not rotated).
 
     `slots`: (n,) int32 or int64 on the cache's device; a negative slot gives zeros. That slots exist is checked on the
-    cpu only. Raises WrongCache for a mode whose scale does not lie in the cache (fp8_per_tensor).
+    cpu only.
     """
     checks.is_cache(cache)
     checks.indexes("slots", slots, cache.device)
-    if cache.mode is not Mode.NONE and not cache.mode.has_scales:
-        raise WrongCache(
-            wrong(
-                "cache",
-                required="a mode that keeps its scales in the cache",
-                found=cache.mode,
-                remedy="multiply cache.view.k and .v by the scale of the tensor",
-            )
-        )
     if cache.device.type == "cpu":
         values.check_slots(slots, cache.slots, distinct=False)
     known = slots >= 0
     slot = slots.clamp(min=0).long()
     page, place = slot // cache.kind.page, slot % cache.kind.page
     view = cache.view
+
+    def rows(side: int, plane: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        stored = _as_integers(plane)[page, place].view(plane.dtype)
+        if scales is not None:
+            factor = scales[page, place]
+        else:
+            factor = None if view.tensor_scales is None else view.tensor_scales[side]
+        return torch.where(known[:, None, None], _rows(cache, stored, factor), 0.0)
+
     with torch.no_grad():
-        k, v = (
-            torch.where(
-                known[:, None, None],
-                _rows(cache, plane[page, place], None if scales is None else scales[page, place]),
-                0.0,
-            )
-            for plane, scales in ((view.k, view.k_scale), (view.v, view.v_scale))
-        )
-    return k, v
+        return rows(0, view.k, view.k_scale), rows(1, view.v, view.v_scale)
 
 
 def convert(cache: KVCache, layout: LayoutId | str) -> KVCache:
     """Return a new cache with the same rows, bit for bit, densely laid out as `layout`.
 
-    The old cache is left as it is; both take memory at once. Also the way from foreign strides to kvreg's own.
+    The old cache is left as it is; both take memory at once, and share `tensor_scales` where the mode has them. Also
+    the way from foreign strides to kvreg's own.
     Raises UsageError for a layout that is not known.
     """
     checks.is_cache(cache)
@@ -108,7 +101,7 @@ def convert(cache: KVCache, layout: LayoutId | str) -> KVCache:
     geometry = Geometry(kind, cache.pages, strides)
     with torch.inference_mode(False), torch.no_grad():
         buffer = torch.zeros(cache.pages * strides.page_bytes, dtype=torch.uint8, device=cache.device)
-        moved = KVCache(_laid_out(cache.selection, wanted), geometry, buffer)
+        moved = KVCache(_laid_out(cache.selection, wanted), geometry, buffer, cache.view.tensor_scales)
         for target, source in zip(_planes(moved.view), _planes(cache.view), strict=True):
             target.copy_(source)
     return moved
@@ -123,9 +116,12 @@ def _laid_out(selection: Selection, layout: LayoutId) -> Selection:
 
 def _planes(view: CacheView) -> list[torch.Tensor]:
     """Return the planes that the mode has as integers: the same bits, and torch indexes no fp8 tensor."""
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
     planes = (view.k, view.v, view.k_scale, view.v_scale)
-    return [plane.view(integer[plane.element_size()]) for plane in planes if plane is not None]
+    return [_as_integers(plane) for plane in planes if plane is not None]
+
+
+def _as_integers(plane: torch.Tensor) -> torch.Tensor:
+    return plane.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[plane.element_size()])
 
 
 @lru_cache
@@ -136,11 +132,11 @@ def _channel_signs(head_size: int, device: Any) -> torch.Tensor:
 
 
 def _rows(cache: KVCache, stored: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
-    """Return the float32 rows that `stored` (n, kv_heads, row) and `scales` (n, kv_heads) stand for."""
+    """Return the float32 rows that `stored` (n, kv_heads, row) and `scales`, (n, kv_heads) or one, stand for."""
     if scales is None:
         return stored.float()
     if cache.mode is not Mode.INT4_PER_TOKEN_HEAD:
-        return stored.float() * scales[..., None]
+        return stored.float() * (scales[..., None] if scales.dim() else scales)
     bits = scales.view(torch.int32)
     zero, scale = bits & _ZERO_POINT_BITS, (bits & ~_ZERO_POINT_BITS).view(torch.float32)
     codes = torch.stack((stored & 15, stored >> 4), dim=-1).flatten(-2)

@@ -26,7 +26,8 @@ class Plan:
     """Most tokens that a sequence of the batch has in the cache."""
     batch_invariant: bool
     split: SplitPlan
-    """For decode; prefill is not split."""
+    """For decode, with a workspace for `n_seqs` rows, or 8 times as many with multi_query_split; prefill is not
+    split."""
 
 
 def plan(
@@ -46,7 +47,9 @@ def plan(
 
     `batch_invariant` cuts contexts in parts of a fixed length and launches with the variants' default parameters, so
     that a sequence's output does not depend, bit for bit, on the other sequences of its batch, among batches that go
-    to the same op: attend takes decode for at most one query row a sequence (rows <= n_seqs), else prefill.
+    to the same op: attend takes decode for at most one query row a sequence (rows <= n_seqs), else prefill. A
+    selection with feature multi_query_split, for the verification of drafts, takes decode up to rows <= 8 * n_seqs;
+    contexts are then cut as for one row a sequence, since the rows of a sequence read the same keys.
 
     Raises CallError, WrongShape, WrongDtype or WrongDevice.
     """
@@ -73,7 +76,7 @@ def config_of(step: Step, batch_invariant: bool) -> Mapping[str, int]:
 def _split(cache: KVCache, n_seqs: int, splits: int, chunk: int) -> SplitPlan:
     if splits <= 1:
         return SplitPlan(1, chunk, None, None)
-    rows = (n_seqs, cache.kind.q_heads, splits)
+    rows = (n_seqs * cache.kind.decode_rows, cache.kind.q_heads, splits)
     return SplitPlan(
         splits,
         chunk,

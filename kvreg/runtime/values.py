@@ -11,6 +11,7 @@ from itertools import pairwise
 import torch
 
 from kvreg.core.errors import CallError, wrong
+from kvreg.runtime.launchers import Features
 
 
 def check_slots(slots: torch.Tensor, limit: int, *, distinct: bool = True) -> None:
@@ -83,6 +84,39 @@ def check_batch(
                         remedy="pass the pages that hold the sequence",
                     )
                 )
+
+
+def check_features(features: Features) -> None:
+    """Raise CallError for sinks or slopes that are no numbers, or a range that begins before the sequence does.
+
+    A sink of -inf is none; a slope must be finite. A range may end behind its sequence.
+    """
+    for name, value, plain in (
+        ("sinks", features.sinks, "numbers, or -inf for no sink"),
+        ("alibi", features.alibi, "finite slopes"),
+    ):
+        if value is None:
+            continue
+        usable = value < torch.inf if name == "sinks" else value.isfinite()
+        if not bool(usable.all()):
+            head = int((~usable).nonzero()[0])
+            raise CallError(
+                wrong(f"{name}[{head}]", required=plain, found=float(value[head]), remedy="mend the model's parameter")
+            )
+    ranges = features.prefix_ranges
+    if ranges is None:
+        return
+    early = ((ranges[..., 0] < 0) & (ranges[..., 0] < ranges[..., 1])).nonzero()
+    if early.numel():
+        sequence, place = early[0].tolist()
+        raise CallError(
+            wrong(
+                f"prefix_ranges[{sequence}, {place}]",
+                required="a begin of at least 0",
+                found=ranges[sequence, place].tolist(),
+                remedy="count positions from the first token of the sequence; begin = end = 0 is no range",
+            )
+        )
 
 
 def check_pages(name: str, value: torch.Tensor, pages: int, *, distinct: bool) -> None:

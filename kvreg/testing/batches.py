@@ -12,10 +12,12 @@ from typing import Literal
 
 import torch
 
+from kvreg.core import formats
 from kvreg.core.layouts import DEFAULT, LayoutId
 from kvreg.core.modes import Mode
 from kvreg.oracle import store
-from kvreg.testing.caches import DTYPES, NAN_BYTE, CacheBytes, allocate
+from kvreg.testing.caches import DTYPES, TENSOR_SCALES, CacheBytes, allocate
+from kvreg.testing.features import CAUSAL, WINDOWS, FeatureValues, draw, words_of
 from kvreg.testing.inputs import INPUTS, values
 
 Kind = Literal["decode", "prefill", "mixed"]
@@ -24,6 +26,8 @@ CONTEXTS = (1, 17, 64, 1024, 8192)
 """Contexts of the gate: one token, just past a page, whole pages, and two lengths that are split."""
 PREFILL_QUERIES = 64
 """Query rows of a prefill sequence, at most: whole contexts up to here, the end of longer ones."""
+DRAFTS = (8, 1, 3, 5)
+"""Query rows of decode sequences with multi_query_split, by turns: drafts that one step verifies, at most 8."""
 EMPTY = "empty"
 """Input word of sequences without a key; their result is zeros."""
 
@@ -38,6 +42,8 @@ class Label:
     input: str
     context: int
     seed: int
+    features: str = "causal"
+    """Feature words in one: `causal+window`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,8 @@ class Batch:
     dtype: str
     layout: LayoutId
     scale: float
+    features: FeatureValues = CAUSAL
+    """What attention is asked for: `Features(**batch.features.fields())`."""
 
     @property
     def kv_heads(self) -> int:
@@ -88,8 +96,17 @@ class Batch:
             total.append(total[-1] + length)
         return tuple(total)
 
-    def cache(self, mode: Mode, *, fill: int = NAN_BYTE, lead: int = 0, gap: int = 0) -> CacheBytes:
-        """Return a cache of the right size whose every byte is `fill`; see `caches.allocate`."""
+    def cache(
+        self,
+        mode: Mode,
+        *,
+        fill: int | None = None,
+        lead: int = 0,
+        gap: int = 0,
+        fp8: str = formats.E4M3FN,
+        tensor_scales: Sequence[float] = TENSOR_SCALES,
+    ) -> CacheBytes:
+        """Return a cache of the right size whose every byte is `fill`, nan by default; see `caches.allocate`."""
         return allocate(
             mode,
             pages=self.pages,
@@ -102,11 +119,22 @@ class Batch:
             fill=fill,
             lead=lead,
             gap=gap,
+            fp8=fp8,
+            tensor_scales=tensor_scales,
         )
 
-    def filled(self, mode: Mode, *, fill: int = NAN_BYTE, lead: int = 0, gap: int = 0) -> CacheBytes:
+    def filled(
+        self,
+        mode: Mode,
+        *,
+        fill: int | None = None,
+        lead: int = 0,
+        gap: int = 0,
+        fp8: str = formats.E4M3FN,
+        tensor_scales: Sequence[float] = TENSOR_SCALES,
+    ) -> CacheBytes:
         """Return a cache that the oracle's writer has filled with k and v."""
-        cache = self.cache(mode, fill=fill, lead=lead, gap=gap)
+        cache = self.cache(mode, fill=fill, lead=lead, gap=gap, fp8=fp8, tensor_scales=tensor_scales)
         store(cache, self.k, self.v, self.slots)
         return cache
 
@@ -120,7 +148,7 @@ class Batch:
             name: getattr(self, name).to(device)
             for name in ("q", "k", "v", "slots", "row_sequence", "page_table", "seq_lens", "cu_q")
         }
-        return replace(self, **moved)
+        return replace(self, **moved, features=self.features.to(device))
 
 
 def _embedded(x: torch.Tensor) -> torch.Tensor:
@@ -133,9 +161,9 @@ def _embedded(x: torch.Tensor) -> torch.Tensor:
     return inner
 
 
-def _query_length(kind: Kind, context: int, index: int) -> int:
+def _query_length(kind: Kind, context: int, index: int, turn: int, words: tuple[str, ...]) -> int:
     if kind == "decode":
-        return 1
+        return min(context, DRAFTS[(index + turn) % len(DRAFTS)]) if "multi_query_split" in words else 1
     whole = min(context, PREFILL_QUERIES)
     if kind == "prefill":
         return whole
@@ -157,16 +185,25 @@ def build(
     device: torch.device | str = "cpu",
     padding: int = 3,
     scale: float | None = None,
+    features: Sequence[str] = ("causal",),
+    window: int = WINDOWS[0],
 ) -> Batch:
     """Return a batch with one sequence for each (context, input, seed).
 
     decode: one query a sequence. prefill: the last min(context, 64) tokens, so short contexts are whole. mixed: one,
     five and up to 64 queries by turns, three empty sequences (of one, three and no query rows) and two query rows
     that belong to no sequence. A context of 0 gives an empty sequence in every kind. `padding` rows of k and v get
-    slot -1 and as many again get no slot. `scale`: softmax scale, by default head_size ** -0.5.
+    slot -1 and as many again get no slot. `scale`: softmax scale, by default head_size ** -0.5. `features`: words of a
+    request, for which `Batch.features` gets parameters (softcap 5, sinks of N(0,1), alibi slopes 2^-(i+1), random
+    prefix ranges, causal by turns, and `window`, which counts only where the word is there); multi_query_split gives
+    decode sequences up to 8 query rows. Raises UsageError for words that do not go together or that no batch has.
     """
+    words = words_of(features)
     cells = [(context, name, seed) for seed in seeds for name in inputs for context in contexts]
-    plan = [(c, name, seed, max(_query_length(kind, c, i), 0 if c else 1)) for i, (c, name, seed) in enumerate(cells)]
+    plan = [
+        (c, name, seed, max(_query_length(kind, c, i, i // len(contexts), words), 0 if c else 1))
+        for i, (c, name, seed) in enumerate(cells)
+    ]
     if kind == "mixed":
         for place, queries in ((len(plan), 3), (len(plan) // 2, 0), (0, 1)):
             plan.insert(place, (0, EMPTY, 0, queries))
@@ -209,9 +246,19 @@ def build(
     if padding:
         slots, owner, k, v = _scattered(slots, owner, k, v, rows, padding)
 
-    q_lens = tuple(m for *_, m in plan)
+    contexts, q_lens = tuple(c for c, *_ in plan), tuple(m for *_, m in plan)
+    drawn_features = draw(
+        words,
+        contexts=contexts,
+        q_lens=q_lens,
+        q_heads=group * kv_heads,
+        window=window,
+        seed=seeds[0] if seeds else 0,
+        device=device,
+    )
+    word = drawn_features.word
     return Batch(
-        labels=tuple(Label(group, kind, str(layout), name, c, seed) for c, name, seed, _ in plan),
+        labels=tuple(Label(group, kind, str(layout), name, c, seed, word) for c, name, seed, _ in plan),
         q=q,
         k=k,
         v=v,
@@ -220,13 +267,14 @@ def build(
         page_table=table.to(torch.int32).to(device),
         seq_lens=torch.tensor([c for c, *_ in plan], dtype=torch.int32).to(device),
         cu_q=torch.tensor([0, *q_lens], dtype=torch.int64).cumsum(0).to(torch.int32).to(device),
-        contexts=tuple(c for c, *_ in plan),
+        contexts=contexts,
         q_lens=q_lens,
         pages=sum(needed) + 1,
         page=page,
         dtype=dtype,
         layout=layout,
         scale=head_size**-0.5 if scale is None else scale,
+        features=drawn_features,
     )
 
 

@@ -17,13 +17,14 @@ import torch
 
 from kvreg.core import registry
 from kvreg.core.devices import Device
+from kvreg.core.formats import fp8_type
 from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Variant
 from kvreg.gate import reference_of
 from kvreg.oracle import Reference
-from kvreg.runtime.launchers import AttendCall, CacheView, SplitPlan, load
+from kvreg.runtime.launchers import AttendCall, CacheView, Features, SplitPlan, load
 from kvreg.testing import Batch, CacheBytes, Kind, Label, build
 from kvreg.validation.cells import Cell
 
@@ -83,18 +84,20 @@ def _batch(rows: str, cell: Cell, place: str) -> Batch:
         inputs=cell.inputs,
         seeds=cell.seeds,
         device=place,
+        features=cell.features,
+        window=cell.window,
     )
 
 
 _reference: dict[str, Reference] = {}
 
 
-def filled(cell: Cell, batch: Batch) -> tuple[CacheBytes, Reference]:
+def filled(cell: Cell, batch: Batch, device: Device) -> tuple[CacheBytes, Reference]:
     """Return the cache as the oracle's writer leaves it, and the fp64 result over it.
 
     The reference of the last cell is kept: the oracle's writer stores the same codes in every layout.
     """
-    cache = batch.filled(Mode(cell.mode))
+    cache = batch.filled(Mode(cell.mode), fp8=fp8_type(device))
     if cell.rows not in _reference:
         _reference.clear()
         _reference[cell.rows] = reference_of(batch, cache)
@@ -124,6 +127,7 @@ def attend_cuts(
     launcher = load(variant.launcher)
     config = dict(variant.default_config(device, request_of(cell, device.key)))
     view = CacheView(**cache.fields())
+    asked = Features(**batch.features.fields())
     tokens, longest = batch.q.shape[0], max(batch.contexts)
 
     def cut(name: str, splits: int, chunk: int, *, q: torch.Tensor = batch.q, lse: bool = True, again: int = 0) -> Cut:
@@ -131,7 +135,9 @@ def attend_cuts(
 
         def call(out: torch.Tensor, lse_out: torch.Tensor | None) -> None:
             launcher(
-                AttendCall(q, view, batch.page_table, batch.seq_lens, batch.cu_q, out, lse_out, batch.scale, split),
+                AttendCall(
+                    q, view, batch.page_table, batch.seq_lens, batch.cu_q, out, lse_out, batch.scale, split, asked
+                ),
                 config,
             )
 

@@ -14,9 +14,11 @@ from typing import Any
 from kvreg.core.layouts import DEFAULT, LayoutId, known
 from kvreg.core.requests import Op
 from kvreg.core.variants import Variant
+from kvreg.testing import WINDOWS
+from kvreg.testing.features import words_of
 
-HEAD_SIZES = (64, 80, 96, 112, 128, 160, 192, 256)
-"""Head sizes validated when none is named: those of the models in use, rotation blocks of 16 to 256 among them."""
+HEAD_SIZES = (40, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512)
+"""Head sizes validated when none is named: those of the models in use, rotation blocks of 8 to 512 among them."""
 
 GROUPS = (1, 4, 7, 8)
 INPUTS = ("normal", "q4", "channel30", "one_sided")
@@ -50,6 +52,14 @@ class Cell:
     contexts: tuple[int, ...]
     inputs: tuple[str, ...]
     seeds: tuple[int, ...]
+    features: tuple[str, ...] = ("causal",)
+    window: int = WINDOWS[0]
+
+    @property
+    def covered(self) -> tuple[str, ...]:
+        """Feature words that the cell shows to work: decode of several query rows a sequence is a word too."""
+        split = self.op == Op.DECODE and self.kind == "mixed"
+        return (*words_of(self.features), *(("multi_query_split",) if split else ()))
 
     @property
     def sequences(self) -> int:
@@ -69,7 +79,7 @@ class Cell:
     def rows(self) -> str:
         """What two cells share that read the same stored rows with the same queries."""
         shared = (self.mode, self.head_size, self.kind, self.group, self.kv_heads, self.dtype, self.page)
-        return json.dumps([*shared, self.contexts, self.inputs, self.seeds])
+        return json.dumps([*shared, self.contexts, self.inputs, self.seeds, self.features, self.window])
 
     def to_json(self) -> dict[str, Any]:
         """Return the cell as a JSON object."""
@@ -78,7 +88,7 @@ class Cell:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Cell:
         """Read what `to_json` gave."""
-        values: dict[str, Any] = {each.name: record[each.name] for each in fields(cls)}
+        values: dict[str, Any] = {each.name: record[each.name] for each in fields(cls) if each.name in record}
         for name, value in values.items():
             values[name] = tuple(value) if isinstance(value, list) else value
         return cls(**values)
@@ -87,7 +97,9 @@ class Cell:
         extra = "" if (self.dtype, self.page) == ("bf16", 16) else f" {self.dtype} page {self.page}"
         group = "" if self.kind == "write" else f" group {self.group}"
         seeds = f" {len(self.seeds)} seeds" if len(self.seeds) >= SEEDS_IN_LONG else ""
-        return f"{self.variant} d{self.head_size} {self.kind}{group} {self.layout}{extra}{seeds}"
+        asked = "" if self.features == ("causal",) else f" {'+'.join(self.features)}"
+        wide = f" {self.window}" if "window" in self.features else ""
+        return f"{self.variant} d{self.head_size} {self.kind}{group} {self.layout}{extra}{seeds}{asked}{wide}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,29 @@ class Spot:
     contexts: tuple[int, ...] = CONTEXTS
     seeds: int | None = None
     """None takes the profile's."""
+
+
+FEATURES: tuple[tuple[str, ...], ...] = (
+    ("non_causal",),
+    ("per_sequence_causal",),
+    ("window",),
+    ("non_causal", "window"),
+    ("softcap",),
+    ("sinks",),
+    ("alibi",),
+    ("prefix_ranges",),
+    ("window", "softcap", "sinks", "alibi", "prefix_ranges"),
+)
+"""Each feature alone, the two readings of a window, and all that can stand together."""
+FEATURES_OF = {
+    64: FEATURES,
+    96: FEATURES,
+    128: FEATURES,
+    256: (("window",), ("softcap",), ("sinks",)),
+    512: (("window",),),
+}
+"""Head sizes and the features tried there: everything at the three commonest, what models of the others ask for."""
+FEATURE_CONTEXTS = (17, 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +150,8 @@ class Profile:
     spots: tuple[Spot, ...] = ()
     many_seeds: bool = False
     """Adds the batches of 200 seeds."""
+    features: bool = False
+    """Adds the cells of FEATURES_OF."""
     dtype: str = "bf16"
 
     def with_seeds(self, seeds: int) -> Profile:
@@ -134,10 +171,10 @@ _CPU_CONTEXTS = (*SHORT_CONTEXTS, 1024)
 _CPU_SPOTS = (*(replace(spot, contexts=_CPU_CONTEXTS, seeds=1) for spot in SPOTS), Spot(contexts=(8192,), seeds=1))
 
 PROFILES = {
-    "device": Profile(spots=SPOTS),
-    "device-long": Profile(spots=SPOTS, many_seeds=True),
-    "cpu": Profile(contexts=_CPU_CONTEXTS, spots=_CPU_SPOTS),
-    "cpu-long": Profile(spots=SPOTS, many_seeds=True),
+    "device": Profile(spots=SPOTS, features=True),
+    "device-long": Profile(spots=SPOTS, many_seeds=True, features=True),
+    "cpu": Profile(contexts=_CPU_CONTEXTS, spots=_CPU_SPOTS, features=True),
+    "cpu-long": Profile(spots=SPOTS, many_seeds=True, features=True),
     "interpreter": Profile(contexts=SHORT_CONTEXTS, seeds=1, groups=(1, 4), dtype="fp16"),
     "interpreter-long": Profile(groups=(1, 4), dtype="fp16"),
     "smoke": Profile(contexts=SHORT_CONTEXTS, inputs=("normal", "channel30"), seeds=1, groups=(4,)),
@@ -203,6 +240,18 @@ def _of_variant(variant: Variant, head_size: int, profile: Profile) -> Iterator[
         chosen = seeds if spot.seeds is None else tuple(range(spot.seeds))
         shape: dict[str, Any] = {"dtype": spot.dtype, "page": spot.page, "contexts": spot.contexts, "seeds": chosen}
         yield cell(kinds[0], spot.group, layouts[0], **shape)
+    if profile.features and variant.op is not Op.WRITE:
+        for features in FEATURES_OF.get(head_size, ()):
+            for window in WINDOWS if features == ("window",) else WINDOWS[:1]:
+                yield cell(
+                    kinds[-1],
+                    4,
+                    layouts[0],
+                    contexts=FEATURE_CONTEXTS,
+                    inputs=("normal",),
+                    features=features,
+                    window=window,
+                )
     if profile.many_seeds:
         many = {"contexts": (LONG_CONTEXT,), "inputs": ("normal",), "seeds": tuple(range(SEEDS_IN_LONG))}
         yield from (cell(kinds[0], group, layouts[0], **many) for group in groups if group in (1, 4))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvreg.core.requests import Op
+from kvreg.core.requests import FEATURES, Op
 from kvreg.core.variants import Variant
 from kvreg.gate import limits
 from kvreg.validation import resources
@@ -47,6 +47,7 @@ class Row:
             "context": self.context,
             "dtype": None if usual else self.cell.dtype,
             "page": None if usual else self.cell.page,
+            "features": None if self.cell.features == ("causal",) else "+".join(self.cell.features),
         }
 
 
@@ -119,6 +120,7 @@ def record(
         "versions": dict(versions),
         "config": dict(config_of(variant, machine.device, head_size)),
         "layouts": sorted({row.cell.layout for row in rows}, reverse=True),
+        "features": [word for word in FEATURES if any(word in row.cell.covered for row in rows)],
         "gate": {
             "cells": len(lines),
             "sequences": len(rows),
@@ -160,6 +162,7 @@ def _order(row: Row) -> tuple[Any, ...]:
     """Return the class of a row as something to sort by."""
     place = row.place
     return (
+        place["features"] or "",
         place["dtype"] or "",
         place["page"] or 0,
         place["layout"],

@@ -15,6 +15,7 @@ import torch
 
 from kvreg.core import resolve
 from kvreg.core.devices import Device
+from kvreg.core.formats import fp8_type
 from kvreg.core.modes import Mode
 from kvreg.gate import Failure, run_attention, run_write
 from kvreg.validation import calls, resources
@@ -89,7 +90,7 @@ def _launch(cell: Cell, device: Device, place: str) -> None:
     """Make each call of a cell once, into plain buffers."""
     variant = calls.variant_of(cell.variant, device.platform)
     batch = calls.batch_of(cell, place)
-    cache = batch.cache(Mode(cell.mode))
+    cache = batch.cache(Mode(cell.mode), fp8=fp8_type(device))
     if cell.kind == "write":
         for _, _, call in calls.write_calls(cell, batch, cache, variant, device):
             call()
@@ -115,7 +116,7 @@ def judge(cell: Mapping[str, Any], device: str, place: str, accuracy: str = "exa
 def _judge_attention(cell: Cell, device: Device, place: str, accuracy: str) -> dict[str, Any]:
     variant = calls.variant_of(cell.variant, device.platform)
     batch = calls.batch_of(cell, place)
-    cache, reference = calls.filled(cell, batch)
+    cache, reference = calls.filled(cell, batch, device)
     failures: list[str] = []
     worst: dict[int, dict[str, Any]] = {}
     for cut in calls.attend_cuts(cell, batch, cache, variant, device):
@@ -142,7 +143,7 @@ def _judge_attention(cell: Cell, device: Device, place: str, accuracy: str) -> d
 def _judge_write(cell: Cell, device: Device, place: str) -> dict[str, Any]:
     variant = calls.variant_of(cell.variant, device.platform)
     batch = calls.batch_of(cell, place)
-    cache = batch.cache(Mode(cell.mode))
+    cache = batch.cache(Mode(cell.mode), fp8=fp8_type(device))
     failures: list[str] = []
     worst: dict[int, dict[str, Any]] = {}
     first: torch.Tensor | None = None

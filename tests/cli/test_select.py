@@ -65,6 +65,7 @@ SCHEMA = {
                         "max_rel_error": MAYBE_NUMBER,
                         "cosine": MAYBE_NUMBER,
                         "seeds": NUMBER,
+                        "features": [TEXT],
                         "resources": {"*": (int, str, type(None))},
                         "timings": [
                             {

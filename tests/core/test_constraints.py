@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvreg.core.asking import make_request
-from kvreg.core.constraints import ANY_VARIANT, ORDER, legal_neighbours, mode_failed, request_failed
+from kvreg.core.constraints import ANY_VARIANT, ORDER, failed, legal_neighbours, mode_failed, request_failed
 from kvreg.core.devices import Device
 from kvreg.core.modes import Mode
 from kvreg.core.variants import Constraints
@@ -174,6 +174,33 @@ def test_a_mode_is_refused_for_its_fp8_type_before_any_variant_exists():
 
     assert [each.code for each in mode_failed(Mode.FP8_PER_TOKEN_HEAD, request, AMPERE)] == ["fp8_type"]
     assert mode_failed(Mode.INT8_PER_TOKEN_HEAD, request, AMPERE) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "codes"),
+    [
+        ("fp8_per_tensor", ["fp8_type"]),
+        ("fp8_per_token_head", ["fp8_type"]),
+        ("int8_per_token_head", []),
+        ("none", []),
+    ],
+)
+def test_an_fp8_variant_needs_the_fp8_type_of_the_arch_whatever_it_declares(workshop, mode, codes):
+    variant = workshop.variant("toy-decode", "decode", mode)
+    request = make_request("rtx3090", mode, 128)
+
+    assert [each.code for each in failed(variant, request, AMPERE)] == codes
+    assert failed(variant, request, HOPPER) == []
+
+
+def test_gfx94x_needs_e4m3fnuz_where_others_need_e4m3fn(workshop):
+    variant = workshop.variant("toy-decode", "decode", "fp8_per_token_head")
+    request = make_request("mi300x", "fp8_per_token_head", 128)
+    mi300x = replace(HOPPER, key="mi300x", platform="rocm", arch="gfx942", fp8_triton=("e4m3fnuz",))
+
+    assert failed(variant, request, mi300x) == []
+    (reason,) = failed(variant, request, replace(mi300x, arch="gfx950"))
+    assert (reason.required, reason.found) == ("e4m3fn on gfx950", "only e4m3fnuz")
 
 
 def test_reasons_come_gravest_first():

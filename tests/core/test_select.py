@@ -146,6 +146,72 @@ def test_an_edited_log_takes_its_trace_away(workshop):
     assert any(note.code == "bad_trace" and "log" in note.text for note in result.notes)
 
 
+def windowed(workshop):
+    """Give every variant the features window and sinks."""
+    declared = Constraints(features=("causal", "window", "sinks", "multi_query_split"))
+    workshop.offered = tuple(replace(each, constraints=declared) for each in workshop.offered)
+
+
+def test_a_feature_that_the_trace_does_not_cover_is_refused_with_the_validating_command(workshop):
+    windowed(workshop)
+    workshop.validate("alpha")
+
+    result = workshop.ask("alpha", INT4, 96, features=["causal", "window", "sinks"]).results[0]
+
+    assert codes(result) == {"feature_evidence"}
+    assert "required a trace that covers window, sinks, found alpha-int4_per_token_head-d96-decode-" in result.reason
+    assert "`kvreg validate --device alpha --mode int4_per_token_head --head-size 96`" in result.reason
+
+
+def test_a_feature_that_the_trace_covers_is_selected(workshop):
+    windowed(workshop)
+    workshop.validate("alpha", features=["causal", "window"])
+
+    assert workshop.ask("alpha", INT4, 96, features=["causal", "window"]).result.tier is Tier.MEASURED
+    assert codes(workshop.ask("alpha", INT4, 96, features=["window", "sinks"]).results[0]) == {"feature_evidence"}
+
+
+def test_a_feature_is_a_matter_of_decode_and_prefill_alone(workshop):
+    windowed(workshop)
+    for variant in workshop.offered:
+        covered = None if variant.op is Op.WRITE else ["causal", "window"]
+        workshop.trace(variant, "alpha", features=covered)
+
+    result = workshop.ask("alpha", INT4, 96, features=["causal", "window"]).result
+
+    assert result.ops[Op.WRITE].evidence.features == ("causal",)
+
+
+def test_splitting_several_rows_is_a_matter_of_decode_alone(workshop):
+    windowed(workshop)
+    for variant in workshop.offered:
+        several = ["causal", "multi_query_split"] if variant.op is Op.DECODE else ["causal"]
+        workshop.trace(variant, "alpha", features=several)
+
+    assert workshop.ask("alpha", INT4, 96, features=["multi_query_split"]).results[0].verdict == "selected"
+
+
+def test_a_write_need_not_declare_what_readers_do(workshop):
+    windowed(workshop)
+    workshop.offered = tuple(
+        replace(each, constraints=Constraints()) if each.op is Op.WRITE else each for each in workshop.offered
+    )
+    workshop.validate("alpha", features=["causal", "window"])
+
+    assert workshop.ask("alpha", INT4, 96, features=["window"]).results[0].verdict == "selected"
+
+
+def test_evidence_that_covers_the_features_goes_before_nearer_evidence_that_does_not(workshop):
+    windowed(workshop)
+    workshop.validate("alpha")
+    workshop.validate("beta", features=["causal", "window"])
+
+    result = workshop.ask("alpha", INT4, 96, features=["window"]).result
+
+    assert result.ops[Op.DECODE].evidence.device == "beta"
+    assert result.ops[Op.WRITE].evidence.device == "alpha"
+
+
 def test_interpreted_evidence_needs_to_be_allowed(workshop):
     workshop.validate("alpha", numerics="interpreter", build="none", speed="none", timings=[])
 

@@ -170,6 +170,31 @@ def test_evidence_has_what_the_trace_measured(trace):
     assert evidence.versions == {"kvreg": "0.1.0", "python": "3.12.1", "driver": "1.2"}
 
 
+def test_a_trace_from_before_features_were_recorded_keeps_its_digest_and_counts_as_causal(path, trace):
+    assert "features" not in path.read_text()
+    assert problems(trace, path) == []
+
+    assert to_evidence(trace).features == ("causal",)
+
+
+def test_the_features_that_a_trace_covers_reach_the_evidence(workshop):
+    path = workshop.trace(workshop.offered[-2], features=["causal", "window", "sinks"])
+
+    assert to_evidence(read_trace(path)).features == ("causal", "window", "sinks")
+
+
+def test_adding_a_feature_to_a_trace_shows(path):
+    assert any("digest" in problem for problem in edited(path, lambda record: record.update(features=["window"])))
+
+
+@pytest.mark.parametrize("word", ["windows", "", "Window"])
+def test_an_unknown_feature_is_refused(trace, word):
+    record = trace.model_dump(by_alias=True, exclude={"id", "digest"})
+
+    with pytest.raises(BadFile, match=r"features\.0"):
+        seal({**record, "features": [word]})
+
+
 @pytest.mark.parametrize(
     ("numerics", "build", "tier"),
     [

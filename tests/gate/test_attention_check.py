@@ -243,10 +243,10 @@ def test_a_second_call_that_writes_nothing_is_found(batch: Batch, cache: CacheBy
 def test_a_query_rounded_to_bf16_after_its_rotation_fails_and_fp16_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = build("decode", head_size=128, contexts=(64, 300), group=8, kv_heads=1, seeds=range(3))
     cache = batch.filled(Mode.INT4_PER_TOKEN_HEAD)
-    rotate = specimen._forward
+    rotate = specimen.forward
     found = {}
     for dtype in (torch.bfloat16, torch.float16):
-        monkeypatch.setattr(specimen, "_forward", lambda x, dtype=dtype: rotate(x).to(dtype).float())
+        monkeypatch.setattr(specimen, "forward", lambda x, dtype=dtype: rotate(x).to(dtype).float())
         report = run_attention(call_of(batch, cache), batch, cache)
         found[dtype] = report.checks
 
@@ -281,3 +281,15 @@ def test_sequences_without_labels_are_judged_as_normal(batch: Batch, right: Refe
     assert len(report.failures) == sum(q > 0 and c > 0 for q, c in zip(batch.q_lens, batch.contexts, strict=True))
     assert report.failures[0].where == "sequence 1"
     assert Label(1, "decode", "planar.1", "normal", 1, 0) != report.rows[0].label
+
+
+def test_a_failure_names_the_features_of_its_sequence_where_they_are_not_the_usual_ones() -> None:
+    asked = build("decode", head_size=64, contexts=(17,), inputs=("normal",), features=("window", "sinks"))
+    made = asked.filled(Mode.NONE)
+
+    report = run_attention(lambda out, lse: None, asked, made)
+    plain = build("decode", head_size=64, contexts=(17,), inputs=("normal",))
+    usual = run_attention(lambda out, lse: None, plain, plain.filled(Mode.NONE))
+
+    assert "group 4, causal+window+sinks, normal" in report.failures[0].where
+    assert "group 4, normal" in usual.failures[0].where

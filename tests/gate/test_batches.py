@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kvreg.core.errors import UsageError
 from kvreg.core.layouts import INLINE, PLANAR, LayoutId
 from kvreg.core.modes import Mode
-from kvreg.oracle import rotate
-from kvreg.runtime.launchers import CacheView
-from kvreg.testing import INPUTS, KINDS, Kind, allocate, build
+from kvreg.gate import reference_of
+from kvreg.oracle import dequantize, rotate
+from kvreg.runtime.launchers import CacheView, Features
+from kvreg.testing import DRAWN, INPUTS, KINDS, TENSOR_SCALES, Kind, allocate, build
 
 INT4 = Mode.INT4_PER_TOKEN_HEAD
 
@@ -114,7 +116,7 @@ def test_strided_inputs_have_nan_neighbours_and_the_same_values() -> None:
 
 
 @pytest.mark.parametrize("layout", [PLANAR, INLINE], ids=str)
-@pytest.mark.parametrize("mode", [Mode.NONE, INT4], ids=str)
+@pytest.mark.parametrize("mode", list(Mode), ids=str)
 def test_views_of_a_cache_tile_its_bytes(mode: Mode, layout: LayoutId) -> None:
     """Each byte of a cache without gaps belongs to one element of one plane."""
     cache = allocate(mode, pages=3, page=16, kv_heads=2, head_size=40, layout=layout, fill=0)
@@ -122,12 +124,8 @@ def test_views_of_a_cache_tile_its_bytes(mode: Mode, layout: LayoutId) -> None:
     for plane in (cache.k, cache.v, cache.k_scale, cache.v_scale):
         if plane is not None:
             before = int((cache.storage != 0).sum())
-            plane.view(torch.int32 if plane.dtype == torch.float32 else plane.dtype).fill_(-1 if mode is INT4 else 1)
-            if plane.dtype == torch.uint8:
-                plane.fill_(255)
-            if mode is Mode.NONE:
-                plane.fill_(float("nan"))
-                plane.view(torch.int16).fill_(-1)
+            bits = {1: torch.int8, 2: torch.int16, 4: torch.int32}[plane.element_size()]
+            plane.view(bits).fill_(-1)
             assert int((cache.storage == 255).sum()) == before + plane.numel() * plane.element_size()
     assert (cache.storage == 255).all()
 
@@ -153,3 +151,115 @@ def test_a_cache_view_is_made_of_its_fields() -> None:
 
     assert view.k.data_ptr() == cache.k.data_ptr()
     assert (view.mode, view.head_size, view.kv_heads, view.page) == (INT4, 32, 2, 16)
+
+
+def test_only_a_cache_with_a_scale_a_tensor_has_tensor_scales_and_they_differ() -> None:
+    batch = build("decode", head_size=32, contexts=(17,))
+
+    for mode in Mode:
+        scales = CacheView(**batch.cache(mode).fields()).tensor_scales
+        assert (scales is not None) == (mode is Mode.FP8_PER_TENSOR)
+    assert torch.equal(batch.cache(Mode.FP8_PER_TENSOR).tensor_scales, torch.tensor(TENSOR_SCALES))
+    assert len({1.0, *TENSOR_SCALES}) == 3
+    assert batch.cache(Mode.FP8_PER_TENSOR, tensor_scales=(2.0, 3.0)).tensor_scales.tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("mode", [Mode.FP8_PER_TENSOR, Mode.FP8_PER_TOKEN_HEAD], ids=str)
+def test_rows_in_one_fp8_type_are_those_of_the_other_but_for_what_does_not_fit(mode: Mode) -> None:
+    batch = build("decode", head_size=32, contexts=(17, 64), inputs=("normal",))
+
+    of = {fp8: batch.filled(mode, fp8=fp8) for fp8 in ("e4m3fn", "e4m3fnuz")}
+
+    assert [str(cache.k.dtype) for cache in of.values()] == ["torch.float8_e4m3fn", "torch.float8_e4m3fnuz"]
+    slots = batch.slots[batch.slots >= 0]
+    a, b = (dequantize(cache, slots)[0] for cache in of.values())
+    torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-3)
+
+
+def test_a_batch_is_causal_unless_told_otherwise() -> None:
+    batch = build("decode", head_size=32, contexts=(17,))
+
+    assert batch.features.words == ("causal",)
+    assert {x.features for x in batch.labels} == {"causal"}
+    assert Features(**batch.features.fields()) == Features()
+
+
+@pytest.mark.parametrize("word", [word for word in DRAWN if word != "causal"])
+def test_each_feature_changes_the_result_of_a_batch(word: str) -> None:
+    plain, asked = (
+        build("prefill", head_size=32, contexts=(17, 200), inputs=("normal",), seeds=range(3), features=features)
+        for features in ((), (word,))
+    )
+
+    cache = plain.filled(Mode.NONE)
+
+    changed = (reference_of(asked, cache).out - reference_of(plain, cache).out).norm() / plain.q.shape[0]
+    assert bool(changed > 1e-2) == (word != "multi_query_split")
+    assert torch.equal(asked.k, plain.k)
+
+
+def test_words_are_in_the_order_of_requests_and_name_the_masking() -> None:
+    asked = build("decode", head_size=32, contexts=(17,), features=("sinks", "window", "non_causal"))
+    plain = build("decode", head_size=32, contexts=(17,), features=("alibi",))
+
+    assert asked.features.words == ("non_causal", "window", "sinks")
+    assert {x.features for x in asked.labels} == {"non_causal+window+sinks"}
+    assert plain.features.words == ("causal", "alibi")
+
+
+@pytest.mark.parametrize("features", [("qq_bias",), ("windows",), ("causal", "non_causal")], ids=str)
+def test_words_that_no_batch_can_be_built_for_are_refused(features: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=f"batch features: required words of causal, .* found {', '.join(features)}"):
+        build("decode", head_size=32, contexts=(17,), features=features)
+
+
+def test_parameters_are_those_that_the_gate_promises() -> None:
+    words = ("window", "softcap", "sinks", "alibi", "prefix_ranges", "per_sequence_causal")
+    asked = build("mixed", head_size=32, group=3, contexts=(17, 300), seeds=(0, 1), features=words).features
+
+    assert (asked.window, asked.softcap) == (5, 5.0)
+    assert build("decode", head_size=32, contexts=(17,), features=("window",), window=100).features.window == 100
+    assert asked.sinks.dtype == asked.alibi.dtype == torch.float32
+    assert asked.sinks.shape == (6,)
+    assert asked.alibi.tolist() == [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625]
+    assert asked.causal.dtype == torch.bool
+    assert asked.prefix_ranges.dtype == torch.int32
+    assert asked.prefix_ranges.shape[::2] == (len(asked.causal), 2)
+
+
+@pytest.mark.parametrize("contexts", [(17, 1024), (17, 64, 300)], ids=str)
+def test_every_length_has_causal_sequences_and_others(contexts: tuple[int, ...]) -> None:
+    batch = build(
+        "prefill", head_size=32, contexts=contexts, inputs=("normal",), seeds=(0, 1), features=("per_sequence_causal",)
+    )
+
+    made = {(length, causal) for length, causal in zip(batch.contexts, batch.features.causal.tolist(), strict=True)}
+    assert made == {(length, causal) for length in contexts for causal in (True, False)}
+
+
+def test_prefix_ranges_hold_query_rows_reach_beyond_the_end_and_are_empty_by_turns() -> None:
+    batch = build("prefill", head_size=32, contexts=(17, 64, 300), seeds=range(3), features=("prefix_ranges",))
+
+    _, ahead, none = batch.features.prefix_ranges.unbind(1)
+    begin, end = ahead.unbind(1)
+    lengths = batch.seq_lens
+    assert (begin >= 0).all()
+    assert (end > lengths).any()
+    assert (end <= lengths).any()
+    assert (torch.minimum(end, lengths) > lengths - torch.tensor(batch.q_lens)).all()
+    assert (none[:, 0] >= none[:, 1]).all()
+
+
+def test_drafts_have_up_to_eight_query_rows_a_sequence() -> None:
+    plain, drafts = (
+        build("decode", head_size=32, contexts=(1, 17, 64, 300), features=features)
+        for features in (("causal",), ("multi_query_split",))
+    )
+
+    assert set(plain.q_lens) == {1}
+    rows_of = {context: set() for context in drafts.contexts}
+    for rows, context in zip(drafts.q_lens, drafts.contexts, strict=True):
+        rows_of[context].add(rows)
+    assert rows_of == {1: {1}, 17: {1, 3, 5, 8}, 64: {1, 3, 5, 8}, 300: {1, 3, 5, 8}}
+    assert all(rows <= context for rows, context in zip(drafts.q_lens, drafts.contexts, strict=True))
+    assert drafts.q.shape[0] <= 8 * len(drafts.q_lens)

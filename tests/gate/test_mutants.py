@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from kvreg.core.modes import Mode
 from kvreg.gate import mutants
-from kvreg.gate.specimen import READER, WRITER
+from kvreg.gate.faults import FEATURE, READER, WRITER, features_of
+from kvreg.testing import KINDS, Kind
+from kvreg.testing.features import words_of
 
 MEANT = {
     "q_unrotated": "rel_error",
@@ -32,6 +35,36 @@ MEANT = {
     "row_unwritten": "poison",
     "empty_untouched": "poison",
     "lse_base2": "lse",
+    "read_unsigned": "rel_error",
+    "read_tensor_scale": "rel_error",
+    "read_unscaled": "rel_error",
+    "read_fn": "rel_error",
+    "causal_forced": "rel_error",
+    "causal_ignored": "rel_error",
+    "causal_of_next": "rel_error",
+    "draft_at_end": "rel_error",
+    "window_dropped": "rel_error",
+    "window_late": "rel_error",
+    "window_early": "rel_error",
+    "window_ahead": "rel_error",
+    "softcap_dropped": "rel_error",
+    "softcap_unscaled": "rel_error",
+    "sink_dropped": "rel_error",
+    "sink_repeated": "rel_error",
+    "sink_base2": "rel_error",
+    "sink_of_group": "rel_error",
+    "sink_not_in_lse": "lse",
+    "sink_of_nothing": "lse",
+    "alibi_dropped": "rel_error",
+    "alibi_sign": "rel_error",
+    "alibi_of_group": "rel_error",
+    "alibi_origin": "lse",
+    "alibi_capped": "rel_error",
+    "range_dropped": "rel_error",
+    "range_end_late": "rel_error",
+    "range_begin_late": "rel_error",
+    "range_of_rows": "rel_error",
+    "range_in_window": "rel_error",
     "k_unrotated": "step",
     "v_unrotated": "step",
     "kv_unrotated": "step",
@@ -44,19 +77,40 @@ MEANT = {
     "write_lanes": "scale",
     "write_neighbour": "untouched",
     "write_padding": "untouched",
+    "write_signed": "scale",
+    "write_128": "scale",
+    "write_truncated": "step",
+    "write_unclamped": "step",
+    "write_tensor_scale": "code",
+    "write_unscaled": "code",
+    "write_448": "scale",
+    "write_fn": "code",
 }
 
 
 def test_the_right_implementation_is_green_in_every_check() -> None:
     right = mutants.verdict(None)
 
-    assert right.sequences == 6 * (4 * 4) + 2 * 3
+    feature_sets = len({features_of(fault) for fault in FEATURE})
+    assert feature_sets == 11
+    assert right.sequences == (len(Mode) + feature_sets) * (3 * 4 * 4 + 3)
     assert not right.attention
     assert not right.write
 
 
 def test_every_fault_has_its_check() -> None:
-    assert set(MEANT) == set(READER) | set(WRITER)
+    assert set(MEANT) == set(READER) | set(WRITER) | set(FEATURE)
+
+
+TOGETHER = ("window", "softcap", "sinks", "alibi", "prefix_ranges", "per_sequence_causal", "multi_query_split")
+
+
+@pytest.mark.parametrize("mode", list(Mode), ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_right_implementation_is_green_with_all_features_together_in_every_mode(kind: Kind, mode: Mode) -> None:
+    report = mutants.judge_read(None, kind, mode, words_of(TOGETHER))
+
+    assert report.ok, report.failures
 
 
 @pytest.mark.parametrize("fault", sorted(MEANT))

@@ -21,12 +21,20 @@ def card() -> str:
     return "cuda"
 
 
-@pytest.mark.parametrize("mode", [Mode.NONE, Mode.INT4_PER_TOKEN_HEAD], ids=str)
+EVERY = ("window", "softcap", "sinks", "alibi", "prefix_ranges", "per_sequence_causal", "multi_query_split")
+FEATURES = pytest.mark.parametrize("features", [("causal",), EVERY], ids=["causal", "every"])
+
+
+@FEATURES
+@pytest.mark.parametrize("fp8", ["e4m3fn", "e4m3fnuz"])
+@pytest.mark.parametrize("mode", list(Mode), ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_caches_and_references_on_a_card_are_those_of_the_host(card: str, kind: Kind, mode: Mode) -> None:
-    host = build(kind, head_size=96, contexts=(1, 17, 64, 300))
+def test_caches_and_references_on_a_card_are_those_of_the_host(
+    card: str, kind: Kind, mode: Mode, fp8: str, features: tuple[str, ...]
+) -> None:
+    host = build(kind, head_size=96, contexts=(1, 17, 64, 300), features=features)
     batch = host.to(card)
-    cache, due = batch.filled(mode), host.filled(mode)
+    cache, due = batch.filled(mode, fp8=fp8), host.filled(mode, fp8=fp8)
 
     assert torch.equal(cache.storage.cpu(), due.storage)
     found, right = reference_of(batch, cache), reference_of(host, due)
@@ -35,10 +43,13 @@ def test_caches_and_references_on_a_card_are_those_of_the_host(card: str, kind: 
     torch.testing.assert_close(found.spread.cpu(), right.spread, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("mode", [Mode.NONE, Mode.INT4_PER_TOKEN_HEAD], ids=str)
+@FEATURES
+@pytest.mark.parametrize("mode", list(Mode), ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_right_implementation_is_green_on_a_card_and_a_fault_is_red(card: str, kind: Kind, mode: Mode) -> None:
-    batch = build(kind, head_size=96, contexts=(1, 17, 64, 1024), device=card)
+def test_a_right_implementation_is_green_on_a_card_and_a_fault_is_red(
+    card: str, kind: Kind, mode: Mode, features: tuple[str, ...]
+) -> None:
+    batch = build(kind, head_size=96, contexts=(1, 17, 64, 1024), device=card, features=features)
     cache = batch.cache(mode)
     written = run_write(lambda: Specimen().write(cache, batch.k, batch.v, batch.slots), batch, cache)
     cache.fill(0xFF)
@@ -46,7 +57,7 @@ def test_a_right_implementation_is_green_on_a_card_and_a_fault_is_red(card: str,
 
     def attend(fault: str | None, out: torch.Tensor, lse: torch.Tensor | None) -> None:
         args = (batch.q, cache, batch.page_table, batch.seq_lens, batch.cu_q, batch.scale)
-        Specimen(fault).attend(*args, out, lse)
+        Specimen(fault).attend(*args, out, lse, batch.features)
 
     assert written.ok, written.failures
     # Products of float32 matrices may be tf32 on a card by the caller's choice; a right implementation has them exact.

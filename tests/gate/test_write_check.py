@@ -36,18 +36,19 @@ def found(batch: Batch, mode: Mode, spoil: Callable[[CacheBytes], None]) -> set[
     return set(run_write(call, batch, cache).checks)
 
 
-@pytest.mark.parametrize("mode", [Mode.NONE, INT4], ids=str)
+@pytest.mark.parametrize("fp8", ["e4m3fn", "e4m3fnuz"])
+@pytest.mark.parametrize("mode", list(Mode), ids=str)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @LAYOUTS
-def test_an_ideal_write_is_green(mode: Mode, dtype: str, layout: LayoutId) -> None:
+def test_an_ideal_write_is_green(mode: Mode, dtype: str, layout: LayoutId, fp8: str) -> None:
     batch = build("mixed", head_size=40, contexts=(1, 17), page=48, dtype=dtype, layout=layout)
-    cache = batch.cache(mode)
+    cache = batch.cache(mode, fp8=fp8)
 
     report = run_write(lambda: store(cache, batch.k, batch.v, batch.slots), batch, cache)
 
     assert report.ok, report.failures
     assert [row.label for row in report.rows] == list(batch.labels)
-    if mode is INT4:
+    if mode is not Mode.NONE:
         assert 0.4 < max(row.max_step_error for row in report.rows) < 0.6
 
 
@@ -204,7 +205,7 @@ def test_planes_in_buffers_of_their_own_are_watched_too() -> None:
 
 
 def test_every_check_that_is_red_for_a_spoiled_cache_is_one_of_its_mode(batch: Batch) -> None:
-    for mode in (Mode.NONE, INT4):
+    for mode in Mode:
         assert found(batch, mode, lambda cache: cache.fill(0x5A)) <= set(write_checks(mode))
         assert found(batch, mode, lambda cache: cache.fill(0x5A)) >= set(write_checks(mode)) - {"zero_point"}
 
@@ -221,3 +222,119 @@ def test_the_rotation_limits_tell_fp32_from_bf16_and_from_none() -> None:
     assert unrotated.max_rel_error > 0.5
     assert not check_rotation(torch.full((1, 128), math.nan), rows[:1], 128, rounded=True).ok
     assert check_rotation(torch.zeros((1, 128)), torch.zeros((1, 128)), 128, rounded=False).max_rel_error == 0
+
+
+INT8, FP8H, FP8T = Mode.INT8_PER_TOKEN_HEAD, Mode.FP8_PER_TOKEN_HEAD, Mode.FP8_PER_TENSOR
+EIGHT_BITS = pytest.mark.parametrize("mode", [INT8, FP8H, FP8T], ids=str)
+
+
+def moved_code(batch: Batch, by: int) -> Callable[[CacheBytes], None]:
+    """One code `by` places further from zero."""
+
+    def spoil(cache: CacheBytes) -> None:
+        slot = int(batch.slots[40])
+        row = cache.v[slot // 16, slot % 16, 1].view(torch.int8 if cache.mode is INT8 else torch.uint8)
+        magnitude = row.abs() if cache.mode is INT8 else row & 0x7F
+        # A middling one: neither near the end of the range, nor below the smallest normal value.
+        channel = int(((magnitude > 0x20) & (magnitude < 0x70)).nonzero()[0])
+        row[channel] += by if row[channel] > 0 or cache.mode is not INT8 else -by
+
+    return spoil
+
+
+@EIGHT_BITS
+def test_a_code_that_is_one_off_is_a_wrong_step_and_two_off_is_a_wrong_code(batch: Batch, mode: Mode) -> None:
+    assert found(batch, mode, moved_code(batch, 1)) == {"step"}
+    assert found(batch, mode, moved_code(batch, 2)) == {"step", "code"}
+
+
+@EIGHT_BITS
+def test_halves_may_fall_either_way(mode: Mode) -> None:
+    fp8 = torch.tensor([1.0625, 448.0] + [0.0] * 30)
+    row = torch.tensor([2.5, 127.0] + [0.0] * 30) if mode is INT8 else fp8
+    k = v = row.view(1, 1, 32)
+
+    for way in (0, 1):
+        cache = allocate(mode, pages=1, page=16, kv_heads=1, head_size=32, tensor_scales=(1.0, 1.0))
+        before = snapshot(cache)
+        store(cache, k, v, torch.tensor([4]))
+        cache.k.view(torch.uint8)[0, 4, 0, 0] = (2 if mode is INT8 else 0x38) + way
+        assert check_write(cache, before, k, v, torch.tensor([4])).ok
+
+
+@pytest.mark.parametrize("mode", [INT8, FP8H], ids=str)
+def test_a_scale_a_row_must_be_within_a_thousandth(batch: Batch, mode: Mode) -> None:
+    def by(factor: float) -> Callable[[CacheBytes], None]:
+        def spoil(cache: CacheBytes) -> None:
+            assert cache.k_scale is not None
+            slot = int(batch.slots[40])
+            cache.k_scale[slot // 16, slot % 16, 0] *= factor
+
+        return spoil
+
+    assert "scale" in found(batch, mode, by(1.002))
+    assert "scale" in found(batch, mode, by(0.998))
+    assert "scale" in found(batch, mode, by(math.nan))
+    assert "scale" not in found(batch, mode, by(1.0005))
+
+
+def unfinished(mode: Mode, bad: float, spoil: Callable[[CacheBytes], None]) -> set[str]:
+    """Checks that are red when a row that is not finite is stored well and then spoiled; its slot is 4."""
+    k, v = torch.randn((2, 3, 1, 32), generator=torch.Generator().manual_seed(9))
+    k[1, 0, 9] = bad
+    cache = allocate(mode, pages=1, page=16, kv_heads=1, head_size=32, fill=0xA5, tensor_scales=(1.0, 1.0))
+    before = snapshot(cache)
+    slots = torch.tensor([3, 4, 5])
+    store(cache, k, v, slots)
+    spoil(cache)
+    return set(check_write(cache, before, k, v, slots).checks)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("mode", [INT8, FP8H], ids=str)
+def test_the_scale_of_a_row_that_is_not_finite_must_be_nan_whatever_its_codes(mode: Mode, bad: float) -> None:
+    def other_codes(cache: CacheBytes) -> None:
+        cache.k.view(torch.uint8)[0, 4] = 17
+
+    def finite_scale(cache: CacheBytes) -> None:
+        assert cache.k_scale is not None
+        cache.k_scale[0, 4] = 1.0
+
+    assert unfinished(mode, bad, other_codes) == set()
+    assert unfinished(mode, bad, finite_scale) == {"scale"}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_must_be_nan_where_rows_have_no_scale(bad: float) -> None:
+    def put(channel: int | slice, code: int) -> Callable[[CacheBytes], None]:
+        def spoil(cache: CacheBytes) -> None:
+            cache.k.view(torch.uint8)[0, 4, 0, channel] = code
+
+        return spoil
+
+    assert unfinished(FP8T, bad, put(9, 0xFF)) == set()
+    assert unfinished(FP8T, bad, put(slice(None), 0x7F)) == set()
+    assert unfinished(FP8T, bad, put(9, 0x7E)) == {"step"}
+    assert unfinished(FP8T, bad, put(9, 0x00)) == {"step"}
+    assert "step" in unfinished(FP8T, bad, put(10, 0x7E))
+
+
+@pytest.mark.parametrize("mode", [FP8H, FP8T], ids=str)
+def test_a_finite_value_that_is_stored_as_nan_is_red(batch: Batch, mode: Mode) -> None:
+    def spoil(cache: CacheBytes) -> None:
+        slot = int(batch.slots[40])
+        cache.k.view(torch.uint8)[slot // 16, slot % 16, 0, 3] = 0x7F
+
+    assert "step" in found(batch, mode, spoil)
+
+
+@pytest.mark.parametrize("fp8", ["e4m3fn", "e4m3fnuz"])
+def test_zero_of_either_sign_is_zero_where_the_type_has_both(fp8: str) -> None:
+    k = v = torch.tensor([0.0, -0.0] + [1.0] * 30).view(1, 1, 32)
+    cache = allocate(FP8H, pages=1, page=16, kv_heads=1, head_size=32, fp8=fp8)
+    before = snapshot(cache)
+    store(cache, k, v, torch.tensor([4]))
+
+    cache.k.view(torch.uint8)[0, 4, 0, :2] = torch.tensor([0x80, 0x00], dtype=torch.uint8)
+
+    assert check_write(cache, before, k, v, torch.tensor([4])).ok == (fp8 == "e4m3fn")

@@ -12,7 +12,7 @@ import torch
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Variant
-from kvreg.runtime.launchers import AttendCall, CacheView, SplitPlan
+from kvreg.runtime.launchers import AttendCall, CacheView, Features, SplitPlan
 from kvreg.testing import Batch
 from kvreg_triton.variants import shared
 
@@ -67,6 +67,7 @@ def attention() -> Callable[..., Any]:
                     lse=lse,
                     scale=batch.scale,
                     split=split,
+                    features=Features(**batch.features.fields()),
                 ),
                 {**config_of(mode, op, batch), **config},
             )

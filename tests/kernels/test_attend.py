@@ -14,7 +14,8 @@ from kvreg.gate.limits import EXACT_NORMAL
 from kvreg.testing import CONTEXTS, INPUTS, build
 from kvreg_triton import launch
 
-MODES = (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD)
+MODES = tuple(Mode)
+TWO = (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD)
 VALIDATED = (64, 80, 96, 112, 128, 160, 192, 256)
 AWKWARD = (32, 40, 72, 504, 512)
 SHORT = (1, 17, 64)
@@ -45,7 +46,7 @@ def test_every_head_size_is_right_at_short_contexts(mode, op, head_size, group, 
 
 
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", TWO)
 def test_each_op_takes_every_mix_of_query_lengths(mode, op, attention, store):
     batch = build("mixed", head_size=96, kv_heads=2, contexts=(1, 17), inputs=("normal", "q4"), dtype="fp32")
     judged(mode, op, batch, attention, store)
@@ -55,7 +56,7 @@ def test_each_op_takes_every_mix_of_query_lengths(mode, op, attention, store):
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("head_size", VALIDATED)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", TWO)
 def test_every_head_size_is_right_at_long_contexts(mode, head_size, seed, kind, attention, store):
     batch = build(kind, head_size=head_size, group=4, kv_heads=1, contexts=(1024, 8192), seeds=(seed,), dtype="fp32")
     op = Op.DECODE if kind == "decode" else Op.PREFILL
@@ -64,7 +65,7 @@ def test_every_head_size_is_right_at_long_contexts(mode, head_size, seed, kind, 
 
 @pytest.mark.parametrize("group", [1, 4, 7, 8, 24, 71])
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", TWO)
 def test_every_group_is_right(mode, op, group, attention, store):
     batch = build(op.value, head_size=64, group=group, kv_heads=2, contexts=SHORT, inputs=("normal",), dtype="fp32")
     judged(mode, op, batch, attention, store)
@@ -72,7 +73,7 @@ def test_every_group_is_right(mode, op, group, attention, store):
 
 @pytest.mark.parametrize("page", [16, 48, 528, 544])
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", TWO)
 def test_every_page_size_is_right(mode, op, page, attention, store):
     batch = build("decode", head_size=64, contexts=(1, 17, 600), page=page, inputs=("normal",), dtype="fp32")
     judged(mode, op, batch, attention, store)
@@ -84,6 +85,29 @@ def test_every_page_size_is_right(mode, op, page, attention, store):
 def test_every_cut_of_the_context_is_right(mode, splits, chunk, layout, attention, store):
     batch = build("decode", head_size=96, contexts=(1, 17, 64, 300), inputs=("normal",), dtype="fp32", layout=layout)
     judged(mode, Op.DECODE, batch, attention, store, splits=splits, chunk=chunk, repeats=1)
+
+
+FEATURES = (
+    ("non_causal",), ("per_sequence_causal",), ("window",), ("non_causal", "window"), ("softcap",), ("sinks",),
+    ("alibi",), ("prefix_ranges",), ("window", "prefix_ranges"), ("window", "softcap", "sinks", "alibi"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("features", FEATURES, ids="+".join)
+@pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_feature_is_right_in_every_mode(mode, op, features, attention, store):
+    batch = build(
+        op.value, head_size=64, kv_heads=2, contexts=(1, 17, 200), inputs=("normal",), features=features, dtype="fp32"
+    )
+    judged(mode, op, batch, attention, store, splits=3 if op is Op.DECODE else 1, tile=32)
+
+
+@pytest.mark.parametrize("features", [("causal",), ("window",), ("sinks",), ("per_sequence_causal",)], ids="+".join)
+@pytest.mark.parametrize("mode", TWO)
+def test_several_query_rows_of_a_sequence_are_split_too(mode, features, attention, store):
+    batch = build("mixed", head_size=96, contexts=(9, 300), inputs=("normal",), features=features, dtype="fp32")
+    judged(mode, Op.DECODE, batch, attention, store, splits=4)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -15,7 +15,7 @@ from kvreg.gate import run_write
 from kvreg.testing import build
 from kvreg_triton.write_int4 import quantize
 
-MODES = (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD)
+MODES = tuple(Mode)
 HEAD_SIZES = (32, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256, 504, 512)
 
 

@@ -158,15 +158,28 @@ class Largest(TorchDispatchMode):
         return result
 
 
+EVERY = ("window", "softcap", "sinks", "alibi", "prefix_ranges", "per_sequence_causal")
+
+
+@pytest.mark.parametrize("features", [("causal",), EVERY], ids=["causal", "every"])
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
-def test_intermediate_values_stay_within_the_budget(kind: Kind) -> None:
-    batch = build(kind, head_size=32, group=2, contexts=(700,), inputs=("normal",), seeds=range(24))
+def test_intermediate_values_stay_within_the_budget(kind: Kind, features: tuple[str, ...]) -> None:
+    batch = build(kind, head_size=32, group=2, contexts=(700,), inputs=("normal",), seeds=range(24), features=features)
     cache = batch.filled(Mode.INT4_PER_TOKEN_HEAD)
     budget = 3 << 20
     result = batch.q.numel() * 8 + batch.q.shape[1] * 32 * 8
 
     with Largest() as seen:
-        over_cache(batch.q, cache, batch.page_table, batch.contexts, batch.cu_q_host, scale=batch.scale, budget=budget)
+        over_cache(
+            batch.q,
+            cache,
+            batch.page_table,
+            batch.contexts,
+            batch.cu_q_host,
+            scale=batch.scale,
+            budget=budget,
+            **batch.features.fields(),
+        )
 
     whole = 24 * 700 * 2 * 32 * 8
     assert whole > budget

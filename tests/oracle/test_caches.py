@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import struct
+from dataclasses import replace
 
 import pytest
 import torch
@@ -113,9 +115,84 @@ def test_an_ideal_write_is_within_half_a_step_and_leaves_other_bytes_alone(layou
     assert 0.9 * 3 * 2 * 104 < changed <= 3 * 2 * 104
 
 
-def test_a_mode_without_a_reference_is_refused() -> None:
+def fp8_value(byte: int, fnuz: bool) -> float:
+    """The value of an e4m3 code by its bits."""
+    if byte == 0x80 if fnuz else byte & 0x7F == 0x7F:
+        return math.nan
+    exponent, mantissa = (byte >> 3) & 15, byte & 7
+    size = math.ldexp(8 + mantissa, exponent - 10) if exponent else math.ldexp(mantissa, -9)
+    return (-size if byte & 0x80 else size) / (2 if fnuz else 1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("fp8", ["e4m3fn", "e4m3fnuz"])
+@pytest.mark.parametrize("mode", [Mode.INT8_PER_TOKEN_HEAD, Mode.FP8_PER_TOKEN_HEAD, Mode.FP8_PER_TENSOR], ids=str)
+@pytest.mark.parametrize(("head", "page"), [(40, 16), (104, 48)])
+def test_rows_of_eight_bits_are_what_their_bytes_say(
+    layout: LayoutId, fp8: str, mode: Mode, head: int, page: int
+) -> None:
+    made = allocate(
+        mode, pages=3, page=page, kv_heads=3, head_size=head, layout=layout, lead=32, gap=48, fp8=fp8,
+        tensor_scales=(0.25, 3.0),
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(head)
+    rows = torch.randn((2, 3 * page, 3, head), generator=generator)
+    store(made, *rows, torch.arange(3 * page))
+    raw = bytes(made.storage.tolist())
+    stored = 4 if mode.has_scales else 0
+
+    for slot in (0, page - 1, page, 3 * page - 1):
+        for h in range(3):
+            at = addresses(layout, head, stored, slot // page, slot % page, h, 3, page, 48)
+            for got, source, row, scale, given in zip(
+                dequantize(made, torch.tensor(slot)), rows, at[:2], at[2:], (0.25, 3.0), strict=True
+            ):
+                (factor,) = struct.unpack_from("<f", raw, 32 + scale) if stored else (given,)
+                codes = raw[32 + row : 32 + row + head]
+                if mode is Mode.INT8_PER_TOKEN_HEAD:
+                    values = [float(x) for x in struct.unpack(f"{head}b", codes)]
+                else:
+                    values = [fp8_value(x, fp8 == "e4m3fnuz") for x in codes]
+                due = torch.tensor(values, dtype=torch.float64) * factor
+                assert torch.equal(got[h], due)
+                torch.testing.assert_close(due, source[slot, h].double(), rtol=0.07, atol=0.02)
+
+
+@pytest.mark.parametrize("fp8", ["e4m3fn", "e4m3fnuz"])
+@pytest.mark.parametrize("mode", list(Mode), ids=str)
+def test_a_cache_that_nobody_wrote_reads_as_nan(mode: Mode, fp8: str) -> None:
+    made = allocate(mode, pages=1, page=16, kv_heads=1, head_size=32, fp8=fp8)
+
+    assert all(side.isnan().all() for side in dequantize(made, torch.tensor([3])))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("mode", [Mode.INT8_PER_TOKEN_HEAD, Mode.FP8_PER_TOKEN_HEAD, Mode.FP8_PER_TENSOR], ids=str)
+def test_a_row_that_is_not_finite_is_stored_visibly_and_stays_in_its_row(mode: Mode, bad: float) -> None:
+    made = allocate(mode, pages=1, page=16, kv_heads=1, head_size=32)
+    k, v = torch.ones((2, 3, 1, 32))
+    k[1, 0, 9] = bad
+
+    store(made, k, v, torch.tensor([4, 5, 6]))
+    k_read, v_read = dequantize(made, torch.tensor([4, 5, 6]))
+
+    assert k_read[1, 0, 9].isnan()
+    assert k_read[[0, 2]].isfinite().all()
+    assert v_read.isfinite().all()
+
+
+def test_a_cache_with_a_scale_a_tensor_needs_its_scales() -> None:
+    made = allocate(Mode.FP8_PER_TENSOR, pages=1, page=16, kv_heads=1, head_size=32)
+
+    with pytest.raises(WrongCache, match="required tensor_scales"):
+        dequantize(replace(made, tensor_scales=None), torch.tensor([0]))
+
+
+def test_rows_of_a_dtype_that_is_not_the_modes_are_refused() -> None:
     cache = allocate(Mode.INT8_PER_TOKEN_HEAD, pages=1, page=16, kv_heads=1, head_size=32)
 
-    with pytest.raises(WrongCache, match="found int8_per_token_head") as caught:
-        dequantize(cache, torch.tensor([0]))
+    with pytest.raises(
+        WrongCache, match=r"required K and V rows of one dtype of torch.int8, found torch.uint8"
+    ) as caught:
+        dequantize(replace(cache, k=cache.k.view(torch.uint8), v=cache.v.view(torch.uint8)), torch.tensor([0]))
     assert caught.value.exit_code == 2

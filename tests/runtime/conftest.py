@@ -13,6 +13,7 @@ import kvreg_cpu.variants
 import kvreg_triton.variants
 from kvreg.core.devices import Device, Resolution
 from kvreg.core.evidence import Evidence
+from kvreg.core.formats import E4M3FN, QMAX
 from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
@@ -21,6 +22,7 @@ from kvreg.runtime.attention import attend
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.plan import plan
 from kvreg.testing import Batch
+from kvreg.testing.caches import TENSOR_SCALES, nan_byte
 
 DEVICES = {
     "cpu": Device(key="cpu", name="cpu", platform="cpu", arch="cpu", compute_units=None),
@@ -61,9 +63,13 @@ def select(
     dtype: str = "bf16",
     layout: str = "planar.1",
     features: tuple[str, ...] = ("causal",),
+    fp8: str | None = None,
     **config: int,
 ) -> Selection:
-    """Return what select would answer, without looking for evidence; `config` overrides launch parameters."""
+    """Return what select would answer, without looking for evidence; `config` overrides launch parameters.
+
+    `fp8`: the type of fp8 rows, where it is not the device's own.
+    """
     device, kv_mode, layout_id = DEVICES[backend], Mode(mode), LayoutId.parse(layout)
     request = Request(device.key, kv_mode, head_size, q_heads, kv_heads, page, dtype, features, layout=layout_id)
     winners = {variant.op: variant for variant in VARIANTS[backend] if variant.mode is kv_mode}
@@ -81,6 +87,8 @@ def select(
             default_config=default,
         )
     described = next(iter(winners.values())).format(device, head_size)
+    if fp8 is not None and kv_mode.is_fp8:
+        described = replace(described, fp8=fp8, storage=f"float8_{fp8}", qmax=QMAX[fp8])
     result = ModeResult(
         mode=kv_mode,
         verdict="selected",
@@ -120,7 +128,7 @@ def allocate() -> Callable[..., KVCache]:
 def cache_for() -> Callable[..., KVCache]:
     """Return a function that makes a cache of the right size for a batch, every byte of it dirt that reads as NaN."""
 
-    def make(backend: str, mode: str, batch: Batch, **config: int) -> KVCache:
+    def make(backend: str, mode: str, batch: Batch, fp8: str = E4M3FN, **config: int) -> KVCache:
         selection = select(
             backend,
             mode,
@@ -130,10 +138,13 @@ def cache_for() -> Callable[..., KVCache]:
             page=batch.page,
             dtype=batch.dtype,
             layout=str(batch.layout),
+            features=batch.features.words,
+            fp8=fp8,
             **config,
         )
-        cache = KVCache.allocate(selection, batch.pages, device="cpu")
-        cache.buffer.fill_(0xFF)
+        scales = TENSOR_SCALES if mode == Mode.FP8_PER_TENSOR else None
+        cache = KVCache.allocate(selection, batch.pages, device="cpu", tensor_scales=scales)
+        cache.buffer.fill_(nan_byte(Mode(mode), fp8))
         return cache
 
     return make
@@ -141,14 +152,14 @@ def cache_for() -> Callable[..., KVCache]:
 
 @pytest.fixture
 def attend_batch() -> Callable[..., Any]:
-    """Return a function that plans and attends a whole batch."""
+    """Return a function that plans and attends a whole batch with the features that it was built for."""
 
     def run(cache: KVCache, batch: Batch, *, batch_invariant: bool = False, **keywords: Any) -> Any:
         longest = max(1, *batch.contexts)
         made = plan(cache, batch.cu_q, batch.seq_lens, max_context=longest, batch_invariant=batch_invariant)
-        return attend(
-            batch.q, cache, batch.page_table, batch.seq_lens, batch.cu_q, made, scale=batch.scale, **keywords
-        )
+        tensors = (batch.page_table, batch.seq_lens, batch.cu_q)
+        asked = {**batch.features.fields(), **keywords}
+        return attend(batch.q, cache, *tensors, made, scale=batch.scale, **asked)
 
     return run
 

@@ -39,6 +39,9 @@ def fill(cache: KVCache) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(("mode", "dtype", "bytes_a_token"), [
     ("int4_per_token_head", "bf16", 2 * (20 + 4)),
     ("int4_per_token_head", "fp32", 2 * (20 + 4)),
+    ("int8_per_token_head", "bf16", 2 * (40 + 4)),
+    ("fp8_per_token_head", "fp32", 2 * (40 + 4)),
+    ("fp8_per_tensor", "bf16", 2 * 40),
     ("none", "fp16", 2 * 80),
     ("none", "fp32", 2 * 160),
 ])  # fmt: skip
@@ -51,7 +54,17 @@ def test_allocated_memory_is_zero_and_of_the_size_that_select_names(mode, dtype,
     assert cache.buffer.numel() == 5 * 16 * 3 * bytes_a_token
     assert not cache.buffer.any()
     assert (cache.pages, cache.slots, str(cache.layout), cache.mode) == (5, 80, layout, mode)
-    assert cache.view.k.dtype == (torch.uint8 if mode.startswith("int4") else cache.dtype)
+    assert (
+        cache.view.k.dtype
+        == cache.view.v.dtype
+        == {
+            "int4_per_token_head": torch.uint8,
+            "int8_per_token_head": torch.int8,
+            "fp8_per_token_head": torch.float8_e4m3fn,
+            "fp8_per_tensor": torch.float8_e4m3fn,
+        }.get(mode, cache.dtype)
+    )
+    assert (cache.view.k_scale is not None) == mode.endswith("token_head")
     k, v = dequantize(cache, torch.arange(80))
     assert not k.any()
     assert not v.any()
@@ -77,6 +90,48 @@ def test_rows_that_require_gradients_leave_none_in_the_cache(select):
     assert cache.view.k.grad_fn is None
 
 
+def test_scales_of_a_tensor_are_one_unless_they_are_given(select):
+    selection = select("cpu", "fp8_per_tensor")
+
+    assert KVCache.allocate(selection, 1).view.tensor_scales.tolist() == [1.0, 1.0]
+    assert KVCache.allocate(selection, 1, tensor_scales=(0.5, 2)).view.tensor_scales.tolist() == [0.5, 2.0]
+    buffer = KVCache.allocate(selection, 1).buffer
+    assert KVCache.from_buffer(selection, buffer, tensor_scales=[3.0, 3.0]).view.tensor_scales.tolist() == [3.0, 3.0]
+    for mode in ("none", "int8_per_token_head", "fp8_per_token_head", "int4_per_token_head"):
+        assert KVCache.allocate(select("cpu", mode), 1).view.tensor_scales is None
+
+
+def test_a_tensor_of_scales_is_shared_with_its_owner(backend, select):
+    scales = torch.tensor([1.0, 1.0])
+    cache = KVCache.allocate(select(backend, "fp8_per_tensor"), 3, device="cpu", tensor_scales=scales)
+    scales.copy_(torch.tensor([4.0, 0.25]))
+    k, v = torch.ones(2, 1, 2, 96).bfloat16()
+
+    write(cache, k, v, torch.tensor([5]))
+
+    assert (cache.view.k[0, 5].float() == 0.25).all()
+    assert (cache.view.v[0, 5].float() == 4.0).all()
+    assert all((rows == 1).all() for rows in dequantize(cache, torch.tensor([5])))
+    scales[1] = 1.0
+    assert (dequantize(cache, torch.tensor([5]))[1] == 4.0).all()
+
+
+def test_scales_made_under_inference_mode_can_be_set_outside(select):
+    with torch.inference_mode():
+        cache = KVCache.allocate(select("cpu", "fp8_per_tensor"), 1)
+
+    cache.view.tensor_scales.fill_(2.0)
+
+    assert cache.view.tensor_scales.tolist() == [2.0, 2.0]
+
+
+def test_the_fp8_type_is_the_selections(select):
+    cache = KVCache.allocate(select("cpu", "fp8_per_token_head", fp8="e4m3fnuz"), 1)
+
+    assert cache.view.k.dtype == torch.float8_e4m3fnuz
+    assert cache.kind.fp8 == "e4m3fnuz"
+
+
 def test_two_planes_never_share_a_byte_and_fill_the_buffer(select):
     for layout in ("planar.1", "inline.1"):
         cache = KVCache.allocate(select("cpu", head_size=72, layout=layout, kv_heads=3, q_heads=3), 2)
@@ -100,6 +155,9 @@ def test_two_planes_never_share_a_byte_and_fill_the_buffer(select):
         (72, "planar.1", "int4_per_token_head", 4),
         (128, "inline.1", "int4_per_token_head", 4),
         (40, "inline.1", "none", 16),
+        (48, "planar.1", "int8_per_token_head", 16),
+        (48, "inline.1", "fp8_per_token_head", 4),
+        (40, "inline.1", "fp8_per_tensor", 8),
     ],
 )
 def test_the_view_says_what_divides_every_row_address(head_size, layout, mode, alignment, select):
@@ -315,6 +373,6 @@ def test_a_cache_lies_on_the_platform_that_was_selected_for(select, monkeypatch)
 
 
 def test_a_geometry_written_as_text_reads_back_the_same(select):
-    for arguments in (("cpu", "none"), ("cpu", "int4_per_token_head"), ("triton", "int4_per_token_head")):
+    for arguments in (*(("cpu", mode) for mode in Mode), ("triton", "int4_per_token_head")):
         geometry = KVCache.allocate(select(*arguments), 3, device="cpu").geometry
         assert parse(str(geometry)) == geometry

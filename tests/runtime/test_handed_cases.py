@@ -16,13 +16,14 @@ from kvreg.testing import build
 from kvreg_cpu import int4
 from kvreg_cpu.rotation import rotate
 
-MODES = ("none", "int4_per_token_head")
+MODES = tuple(Mode)
 LAYOUTS = ("planar.1", "inline.1")
 
 
 def bytes_of_slot(layout: str, mode: str, head_size: int, kv_heads: int, page: int, slot: int) -> set[int]:
     """Every byte of one slot, worked out from the drawings of the two layouts."""
-    row, scale = (head_size // 2, 4) if mode.startswith("int4") else (2 * head_size, 0)
+    row = {"none": 2 * head_size, "int4_per_token_head": head_size // 2}.get(mode, head_size)
+    scale = 4 if mode.endswith("_per_token_head") else 0
     at_page, at = divmod(slot, page)
     found: set[int] = set()
     for head in range(kv_heads):
@@ -157,11 +158,18 @@ def test_empty_sequences_give_zeros_and_change_no_other(backend, mode, allocate)
     assert two.any(-1).all()
 
 
-@pytest.mark.parametrize("mode", [Mode.NONE, Mode.INT4_PER_TOKEN_HEAD])
-@pytest.mark.parametrize("page", [16, 48, 544])
-def test_group_7_and_page_544(backend, mode, page, cache_for, attend_batch):
+@pytest.mark.parametrize(
+    ("backend", "mode", "kv_heads"),
+    [
+        *(("cpu", mode, 4) for mode in MODES),
+        *(("triton", mode, 1) for mode in (Mode.INT8_PER_TOKEN_HEAD, Mode.INT4_PER_TOKEN_HEAD)),
+    ],
+    indirect=["backend"],
+)
+@pytest.mark.parametrize("page", [16, 528, 544])
+def test_group_7_and_page_544(backend, mode, kv_heads, page, cache_for, attend_batch):
     batch = build(
-        "decode", head_size=128, group=7, kv_heads=2, page=page, contexts=(1, 17, 1000), inputs=("normal",),
+        "decode", head_size=128, group=7, kv_heads=kv_heads, page=page, contexts=(1, 17, 1000), inputs=("normal",),
         layout=LayoutId.parse("planar.1"),
     )  # fmt: skip
     cache: KVCache = cache_for(backend, mode.value, batch)

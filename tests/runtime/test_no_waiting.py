@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kvreg.core.modes import Mode
 from kvreg.runtime.attention import attend, write
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.launchers import load
 from kvreg.runtime.pages import convert, copy_pages, dequantize
 from kvreg.runtime.plan import plan
+from kvreg.runtime.tensor_scales import tensor_scales
 
 
 class Noted(TorchDispatchMode):
@@ -98,6 +100,33 @@ def test_an_attention_allocates_its_results_only(batch_invariant, queries, cache
 
     assert given.names == []
     assert new.names == ["empty", "empty"]
+
+
+def test_features_allocate_nothing_but_a_mask_that_came_as_a_list(cache):
+    every = ("causal", "per_sequence_causal", "window", "softcap", "sinks", "alibi", "prefix_ranges")
+    cache.kind = replace(cache.kind, features=every)
+    made = plan(cache, ints(4), ints(3), max_context=64)
+    arguments = (rows(3, 8), cache, ints(3, 4), ints(3), ints(4), made)
+    by_head = torch.empty(8, device="meta")
+    asked = {"window": 9, "softcap": 3.0, "sinks": by_head, "alibi": by_head, "prefix_ranges": ints(3, 2, 2)}
+    out, mask = rows(3, 8), ints(3, dtype=torch.bool)
+
+    with Noted() as by_tensor:
+        attend(*arguments, out=out, causal=mask, **asked)
+    with Noted() as by_list:
+        attend(*arguments, out=out, causal=[True, False, True], **asked)
+
+    assert by_tensor.names == []
+    assert set(by_list.names) == {"zeros", "slice", "fill_"}
+
+
+def test_scales_of_a_tensor_are_made_where_they_lie(cache):
+    kind = replace(cache.kind, mode=Mode.FP8_PER_TENSOR)
+
+    with Noted() as noted:
+        tensor_scales(kind, (0.5, 2.0), torch.device("meta"))
+
+    assert set(noted.names) == {"full", "slice", "fill_"}
 
 
 def test_copying_and_reading_back_wait_for_nothing(cache):

@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from kvreg.core.errors import CallError, FeatureNotSelected
+from kvreg.core.modes import Mode
 from kvreg.runtime.attention import attend, write
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.plan import Plan, plan
 from kvreg.testing import Batch, build
 
-MODES = ("none", "int4_per_token_head")
+MODES = tuple(Mode)
+EVERY = ("per_sequence_causal", "window", "softcap", "sinks", "alibi", "prefix_ranges")
 
 
 @pytest.fixture(params=MODES)
@@ -19,9 +21,9 @@ def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def batch() -> Batch:
-    return build("mixed", head_size=40, contexts=(1, 17, 33), inputs=("normal",))
+@pytest.fixture(params=[("causal",), EVERY], ids=["plain", "every feature"])
+def batch(request: pytest.FixtureRequest) -> Batch:
+    return build("mixed", head_size=40, contexts=(1, 17, 33), inputs=("normal",), features=request.param)
 
 
 def plan_of(cache: KVCache, batch: Batch) -> Plan:
@@ -31,7 +33,8 @@ def plan_of(cache: KVCache, batch: Batch) -> Plan:
 def layer(cache: KVCache, batch: Batch, made: Plan, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """What a model does in a layer, with work before and behind for the compiler to see."""
     write(cache, batch.k * 1, batch.v * 1, batch.slots)
-    out, lse = attend(q * 1, cache, batch.page_table, batch.seq_lens, batch.cu_q, made, return_lse=True)
+    tensors = (batch.page_table, batch.seq_lens, batch.cu_q)
+    out, lse = attend(q * 1, cache, *tensors, made, return_lse=True, **batch.features.fields())
     return out + 1, lse
 
 
@@ -75,12 +78,43 @@ def test_a_given_out_is_written_under_a_compiler(mode, cache_for, batch):
     out = torch.full_like(batch.q, torch.nan)
 
     torch._dynamo.reset()
-    torch.compile(lambda: attend(*arguments, out=out), backend="aot_eager", fullgraph=True)()
+    asked = batch.features.fields()
+    torch.compile(lambda: attend(*arguments, out=out, **asked), backend="aot_eager", fullgraph=True)()
 
-    assert torch.equal(out, attend(*arguments))
+    assert torch.equal(out, attend(*arguments, **asked))
 
 
-def test_a_wrong_call_under_a_compiler_keeps_its_error(cache_for, batch):
+def test_bools_in_a_list_are_laid_down_under_a_compiler_too(cache_for):
+    batch = build("decode", head_size=40, contexts=(9, 17, 33), inputs=("normal",), features=("per_sequence_causal",))
+    cache = cache_for("cpu", "none", batch)
+    made = plan_of(cache, batch)
+    write(cache, batch.k, batch.v, batch.slots)
+    arguments = (batch.q, cache, batch.page_table, batch.seq_lens, batch.cu_q, made)
+    by_list = [True, False, False]
+
+    torch._dynamo.reset()
+    found = torch.compile(lambda: attend(*arguments, causal=by_list), backend="aot_eager", fullgraph=True)()
+
+    assert torch.equal(found, attend(*arguments, causal=torch.tensor(by_list)))
+
+
+def test_scales_set_after_compilation_are_the_ones_that_count(cache_for):
+    batch = build("decode", head_size=40, contexts=(9,), inputs=("normal",))
+    cache = cache_for("cpu", Mode.FP8_PER_TENSOR, batch)
+    made = plan_of(cache, batch)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    compiled(cache, batch, made, batch.q)
+    cache.view.tensor_scales.copy_(torch.tensor([1.5, 0.01]))
+    found = compiled(cache, batch, made, batch.q)
+
+    assert torch.equal(found[0], layer(cache, batch, made, batch.q)[0])
+    assert cache.view.v.float().nan_to_num().abs().max() > 100
+
+
+def test_a_wrong_call_under_a_compiler_keeps_its_error(cache_for):
+    batch = build("mixed", head_size=40, contexts=(1, 17, 33), inputs=("normal",))
     cache = cache_for("cpu", "none", batch)
     made = plan_of(cache, batch)
 
@@ -95,14 +129,17 @@ def test_a_wrong_call_under_a_compiler_keeps_its_error(cache_for, batch):
 
 
 def write_arguments(cache: KVCache, batch: Batch):
-    return (cache.buffer, batch.k, batch.v, batch.slots, cache.spec)
+    return (cache.buffer, batch.k, batch.v, batch.slots, cache.view.tensor_scales, cache.spec)
 
 
 def attend_arguments(cache: KVCache, batch: Batch, lse: bool):
-    shape = batch.q.shape[:2]
+    shape, asked = batch.q.shape[:2], batch.features
+    each = asked.causal if isinstance(asked.causal, torch.Tensor) else None
+    more = (asked.sinks, asked.alibi, asked.prefix_ranges)
     return (
         batch.q, cache.buffer, batch.page_table, batch.seq_lens, batch.cu_q, torch.empty_like(batch.q),
-        torch.empty(shape) if lse else None, None, None, cache.spec, 1, 0, max(batch.contexts), False, batch.scale,
+        torch.empty(shape) if lse else None, None, None, cache.view.tensor_scales, each, *more, cache.spec, 1, 0,
+        max(batch.contexts), False, batch.scale, True, asked.window, asked.softcap,
     )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvreg.core.errors import DeviceUnavailable, UsageError
+from kvreg.core.errors import DeviceUnavailable, UsageError, WrongCache
+from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.runtime.attention import attend, write
 from kvreg.runtime.cache import KVCache
@@ -17,7 +18,7 @@ from kvreg.runtime.launchers import load
 from kvreg.runtime.plan import plan
 from kvreg.testing import build
 
-MODES = ("none", "int4_per_token_head")
+MODES = tuple(Mode)
 
 
 class Recorder:
@@ -39,23 +40,33 @@ class Recorder:
 
 
 @pytest.fixture
-def recorded(select, monkeypatch):
-    """Return (cache, calls): a cache of three heads a group whose decode and prefill only take notes."""
+def record(select, monkeypatch):
+    """Return a function that gives (cache, calls): a cache whose decode and prefill only take notes."""
     calls: list = []
     module = types.ModuleType("kvreg_recorder")
     module.decode, module.prefill = Recorder("decode", calls), Recorder("prefill", calls)
     monkeypatch.setitem(sys.modules, "kvreg_recorder", module)
     load.cache_clear()
-    selection = select(head_size=64, q_heads=6)
-    result = selection.result
-    ops = dict(result.ops)
-    for op in (Op.DECODE, Op.PREFILL):
-        launcher = f"kvreg_recorder:{op}"
-        ops[op] = replace(
-            ops[op], launcher=launcher, config={"chunk": 64, "tuned": 1}, default_config={"chunk": 32, "tuned": 0}
-        )
-    yield KVCache.allocate(replace(selection, results=(replace(result, ops=ops),)), 8), calls
+
+    def make(*features: str) -> tuple[KVCache, list]:
+        selection = select(head_size=64, q_heads=6, features=("causal", *features))
+        result = selection.result
+        ops = dict(result.ops)
+        for op in (Op.DECODE, Op.PREFILL):
+            launcher = f"kvreg_recorder:{op}"
+            ops[op] = replace(
+                ops[op], launcher=launcher, config={"chunk": 64, "tuned": 1}, default_config={"chunk": 32, "tuned": 0}
+            )
+        return KVCache.allocate(replace(selection, results=(replace(result, ops=ops),)), 8), calls
+
+    yield make
     load.cache_clear()
+
+
+@pytest.fixture
+def recorded(record):
+    """Return (cache, calls) of three heads a group and no feature but causal."""
+    return record()
 
 
 def batch_of(n: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,6 +119,30 @@ def test_at_most_one_row_a_sequence_is_decode_more_is_prefill(rows, n, op, recor
     assert split.splits == (5 if op == "decode" else 1)
 
 
+@pytest.mark.parametrize(
+    ("rows", "n", "op"), [(3, 3, "decode"), (24, 3, "decode"), (25, 3, "prefill"), (8, 1, "decode"), (9, 1, "prefill")]
+)
+def test_drafts_of_up_to_eight_rows_a_sequence_are_verified_by_decode(rows, n, op, record):
+    cache, calls = record("multi_query_split")
+    made = plan(cache, *batch_of(n), max_context=100)
+    assert calls.pop() == (n, 2, 3, 100, None, {"chunk": 64, "tuned": 1}), "rows of one sequence read the same keys"
+
+    attend_rows(cache, rows, n, made)
+
+    ((name, split, _),) = calls
+    assert name == op
+    assert split.splits == (5 if op == "decode" else 1)
+    assert made.split.partial_out.shape == (8 * n, 6, 5, 64)
+    assert made.split.partial_lse.shape == (8 * n, 6, 5, 2)
+
+
+def test_a_plan_for_drafts_is_of_another_kind(record):
+    (plain, _), (drafts, _) = record(), record("multi_query_split")
+
+    with pytest.raises(WrongCache, match=r"plan: required one for a cache with features .*multi_query_split"):
+        attend_rows(drafts, 3, 3, plan(plain, *batch_of(3), max_context=100))
+
+
 def test_no_rows_and_no_sequences_launch_nothing(recorded):
     cache, calls = recorded
     made, none = plan(cache, *batch_of(2), max_context=100), plan(cache, *batch_of(0), max_context=100)
@@ -121,7 +156,11 @@ def test_no_rows_and_no_sequences_launch_nothing(recorded):
     assert not cache.buffer.any()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("backend", "mode"),
+    [*(("cpu", mode) for mode in MODES), *(("triton", mode) for mode in (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD))],
+    indirect=["backend"],
+)
 def test_a_batch_invariant_sequence_does_not_see_its_neighbours(backend, mode, cache_for):
     batch = build("decode", head_size=64, contexts=(130, 1, 97, 33), inputs=("normal",), group=2)
     cache = cache_for(backend, mode, batch, chunk=32)

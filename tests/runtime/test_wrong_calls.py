@@ -57,6 +57,14 @@ class Calls:
         call |= changed
         write(call["cache"], call["k"], call["v"], call["slots"])
 
+    def featured(self, **changed: Any) -> None:
+        """Attend with a cache whose selection has every feature."""
+        cache = KVCache.allocate(self.select("cpu", features=EVERY, **GEOMETRY), PAGES)
+        self.attend(cache=cache, plan=plan(cache, ints(0, 1, 2, 3), ints(33, 40, 0), max_context=40), **changed)
+
+    def allocate(self, mode: str = "fp8_per_tensor", **changed: Any) -> None:
+        KVCache.allocate(self.select("cpu", mode, **GEOMETRY), PAGES, **changed)
+
     def attend(self, **changed: Any) -> None:
         call = {
             "q": rows(3, Q),
@@ -89,6 +97,22 @@ class Calls:
 
 GEOMETRY = {"head_size": HEAD, "q_heads": Q, "kv_heads": KV, "page": PAGE}
 CONTIGUOUS = "contiguous()"
+EVERY = (
+    "causal", "non_causal", "per_sequence_causal", "window", "softcap", "sinks", "alibi", "prefix_ranges",
+)  # fmt: skip
+
+
+def ranges(*shape: int, dtype: Any = torch.int32, device: str = "cpu") -> torch.Tensor:
+    return torch.zeros(shape or (3, 2, 2), dtype=dtype, device=device)
+
+
+def at(x: torch.Tensor, place: Any, value: Any) -> torch.Tensor:
+    """The tensor with one value replaced."""
+    x[place] = value
+    return x
+
+
+TWO = torch.tensor([1.0, 2.0])
 
 WRONG = {
     # write
@@ -197,6 +221,131 @@ WRONG = {
     "attend: sinks": ("attend", {"sinks": torch.ones(Q)}, FeatureNotSelected, "sinks features=('causal', 'sinks')"),
     "attend: alibi": ("attend", {"alibi": torch.ones(Q)}, FeatureNotSelected, "alibi features=('causal', 'alibi')"),
     "attend: prefix ranges": ("attend", {"prefix_ranges": ints(0, 1)}, FeatureNotSelected, "prefix_ranges"),
+    # attend: arguments of features that were selected
+    "causal: a bool short": ("featured", {"causal": [True, False]}, WrongShape, "causal: 3 entries 2 seq_lens"),
+    "causal: a bool too many": ("featured", {"causal": (True,) * 4}, WrongShape, "causal: 3 entries 4"),
+    "causal: no bools": ("featured", {"causal": [1, 0, 1]}, CallError, "causal: bools 1 (int)"),
+    "causal: a None among them": ("featured", {"causal": [True, None, True]}, CallError, "causal: None NoneType"),
+    "causal: tensor of ints": ("featured", {"causal": ints(1, 0, 1)}, WrongDtype, "causal: torch.bool torch.int32"),
+    "causal: tensor of two": ("featured", {"causal": torch.ones(2).bool()}, WrongShape, "causal: 3 entries 2"),
+    "causal: tensor of two axes": ("featured", {"causal": torch.ones(1, 3).bool()}, WrongShape, "causal: (1, 3)"),
+    "causal: tensor strided": ("featured", {"causal": torch.ones(6).bool()[::2]}, WrongShape, "causal: stride 1 2"),
+    "causal: tensor elsewhere": (
+        "featured",
+        {"causal": torch.ones(3, device="meta").bool()},
+        WrongDevice,
+        "causal: meta",
+    ),
+    "window: zero": ("featured", {"window": 0}, CallError, "window: 1 to 0 None"),
+    "window: negative": ("featured", {"window": -1}, CallError, "window: 1 to -1 None"),
+    "window: beyond int32": ("featured", {"window": 1 << 31}, CallError, "window: 2147483647 2147483648"),
+    "window: a float": ("featured", {"window": 128.0}, CallError, "window: int float"),
+    "window: a bool": ("featured", {"window": True}, CallError, "window: int bool"),
+    "window: a tensor": ("featured", {"window": torch.tensor(5)}, CallError, "window: int host Tensor"),
+    "window: left and right": ("featured", {"window": (5, 0)}, CallError, "window: int tuple"),
+    "softcap: zero": ("featured", {"softcap": 0}, CallError, "softcap: above 0 None"),
+    "softcap: negative": ("featured", {"softcap": -30.0}, CallError, "softcap: above -30.0"),
+    "softcap: nan": ("featured", {"softcap": float("nan")}, CallError, "softcap: finite nan"),
+    "softcap: infinite": ("featured", {"softcap": float("inf")}, CallError, "softcap: finite inf"),
+    "softcap: a bool": ("featured", {"softcap": True}, CallError, "softcap: number bool"),
+    "softcap: a tensor": ("featured", {"softcap": torch.tensor(5.0)}, CallError, "softcap: host Tensor"),
+    "sinks: of KV heads": ("featured", {"sinks": torch.ones(KV)}, WrongShape, "sinks: 6 entries 2"),
+    "sinks: in bf16": (
+        "featured",
+        {"sinks": torch.ones(Q).bfloat16()},
+        WrongDtype,
+        "sinks: float32 bfloat16 sinks.to(",
+    ),
+    "sinks: a number": ("featured", {"sinks": 1.0}, WrongDtype, "sinks: torch.Tensor float"),
+    "sinks: of two axes": ("featured", {"sinks": torch.ones(1, Q)}, WrongShape, "sinks: one dimension (1, 6)"),
+    "sinks: strided": ("featured", {"sinks": torch.ones(2 * Q)[::2]}, WrongShape, f"sinks: stride {CONTIGUOUS}"),
+    "sinks: elsewhere": ("featured", {"sinks": torch.ones(Q, device="meta")}, WrongDevice, "sinks: meta"),
+    "sinks: a nan": ("featured", {"sinks": at(torch.ones(Q), 4, torch.nan)}, CallError, "sinks[4]: -inf nan"),
+    "sinks: infinite": ("featured", {"sinks": at(torch.ones(Q), 0, torch.inf)}, CallError, "sinks[0]: inf"),
+    "alibi: of KV heads": ("featured", {"alibi": torch.ones(KV)}, WrongShape, "alibi: 6 entries 2"),
+    "alibi: in fp16": ("featured", {"alibi": torch.ones(Q).half()}, WrongDtype, "alibi: float32 float16"),
+    "alibi: a list": ("featured", {"alibi": [0.5] * Q}, WrongDtype, "alibi: torch.Tensor list"),
+    "alibi: by sequence": ("featured", {"alibi": torch.ones(3, Q)}, WrongShape, "alibi: one dimension (3, 6)"),
+    "alibi: elsewhere": ("featured", {"alibi": torch.ones(Q, device="meta")}, WrongDevice, "alibi: meta"),
+    "alibi: infinite": ("featured", {"alibi": at(torch.ones(Q), 2, -torch.inf)}, CallError, "alibi[2]: finite -inf"),
+    "ranges: a list": ("featured", {"prefix_ranges": [[0, 4]]}, WrongDtype, "prefix_ranges: torch.Tensor list"),
+    "ranges: int64": (
+        "featured",
+        {"prefix_ranges": ranges(dtype=torch.int64)},
+        WrongDtype,
+        "prefix_ranges: int32 int64",
+    ),
+    "ranges: of two axes": (
+        "featured",
+        {"prefix_ranges": ranges(3, 2)},
+        WrongShape,
+        "prefix_ranges: (3, ranges, 2) (3, 2)",
+    ),
+    "ranges: of two sequences": (
+        "featured",
+        {"prefix_ranges": ranges(2, 2, 2)},
+        WrongShape,
+        "(3, ranges, 2) (2, 2, 2)",
+    ),
+    "ranges: of three numbers": ("featured", {"prefix_ranges": ranges(3, 2, 3)}, WrongShape, "(3, 2, 3) begin = end"),
+    "ranges: transposed": (
+        "featured",
+        {"prefix_ranges": ranges(3, 2, 2).mT},
+        WrongShape,
+        f"prefix_ranges: strides (4, 1, 2) {CONTIGUOUS}",
+    ),
+    "ranges: elsewhere": ("featured", {"prefix_ranges": ranges(3, 2, 2, device="meta")}, WrongDevice, "meta"),
+    "ranges: begin before the first": (
+        "featured",
+        {"prefix_ranges": at(ranges(3, 2, 2), (2, 1), ints(-1, 3))},
+        CallError,
+        "prefix_ranges[2, 1]: at least 0 [-1, 3]",
+    ),
+    # allocate: scales of the whole tensor
+    "scales: where rows have their own": (
+        "allocate",
+        {"mode": "int8_per_token_head", "tensor_scales": (1.0, 1.0)},
+        CallError,
+        "tensor_scales: None int8_per_token_head fp8_per_tensor",
+    ),
+    "scales: where nothing is scaled": (
+        "allocate",
+        {"mode": "none", "tensor_scales": TWO},
+        CallError,
+        "None none Tensor",
+    ),
+    "scales: one number": (
+        "allocate",
+        {"tensor_scales": 0.5},
+        CallError,
+        "tensor_scales: two float (k_scale, v_scale)",
+    ),
+    "scales: three numbers": (
+        "allocate",
+        {"tensor_scales": (1.0, 1.0, 1.0)},
+        CallError,
+        "tensor_scales: two 3 entries",
+    ),
+    "scales: zero": ("allocate", {"tensor_scales": (0.0, 1.0)}, CallError, "tensor_scales: above 0 0.0"),
+    "scales: negative": ("allocate", {"tensor_scales": (1.0, -1.0)}, CallError, "tensor_scales: above -1.0"),
+    "scales: nan": ("allocate", {"tensor_scales": (float("nan"), 1.0)}, CallError, "tensor_scales: finite nan"),
+    "scales: a text": ("allocate", {"tensor_scales": ("1.0", 1.0)}, CallError, "tensor_scales: finite str"),
+    "scales: tensor in fp16": (
+        "allocate",
+        {"tensor_scales": TWO.half()},
+        WrongDtype,
+        "tensor_scales: float32 float16",
+    ),
+    "scales: tensor of one": ("allocate", {"tensor_scales": torch.ones(1)}, WrongShape, "tensor_scales: (2,) (1,)"),
+    "scales: tensor of heads": ("allocate", {"tensor_scales": torch.ones(2, KV)}, WrongShape, "(2,) (2, 2)"),
+    "scales: tensor strided": ("allocate", {"tensor_scales": torch.ones(4)[::2]}, WrongShape, "stride 1 (2,) (2,)"),
+    "scales: tensor elsewhere": (
+        "allocate",
+        {"tensor_scales": TWO.to("meta")},
+        WrongDevice,
+        "tensor_scales: cpu meta",
+    ),
+    "scales: tensor with a zero": ("allocate", {"tensor_scales": torch.tensor([1.0, 0.0])}, CallError, "above 0 0.0"),
     # attend: values
     "attend: a negative length": ("attend", {"seq_lens": ints(33, -1, 0)}, CallError, "seq_lens[1]: 0 to 40 -1"),
     "attend: longer than planned": ("attend", {"seq_lens": ints(33, 41, 0)}, CallError, "seq_lens[1]: 0 to 40 41"),
@@ -267,7 +416,7 @@ def test_a_wrong_call_is_typed_says_how_to_mend_it_and_changes_nothing(row, call
     assert calls.out.isnan().all()
 
 
-@pytest.mark.parametrize("call", ["write", "attend", "plan", "copy", "dequantize", "convert"])
+@pytest.mark.parametrize("call", ["write", "attend", "featured", "allocate", "plan", "copy", "dequantize", "convert"])
 def test_the_calls_that_the_table_varies_are_right_as_they_stand(call, calls):
     getattr(calls, call)()
 
@@ -324,12 +473,16 @@ def test_causal_attention_needs_the_feature_too(select):
         Calls(cache, select).attend()
 
 
-def test_a_feature_that_no_kernel_is_handed_is_refused_even_if_selected(select):
-    cache = KVCache.allocate(select("cpu", features=("causal", "window"), **GEOMETRY), PAGES)
-
-    with pytest.raises(FeatureNotSelected, match="feature window"):
-        Calls(cache, select).attend(window=16)
-
-
 def test_the_table_of_wrong_calls_is_long_enough():
-    assert len(WRONG) >= 60
+    assert len(WRONG) >= 150
+
+
+@pytest.mark.parametrize("features", [
+    {"causal": [True, False, True], "window": 1, "softcap": 30, "sinks": torch.zeros(Q), "alibi": torch.zeros(Q)},
+    {"causal": torch.ones(3).bool(), "prefix_ranges": ranges(3, 1, 2)},
+    {"causal": False, "prefix_ranges": ranges(3, 0, 2), "window": 2**31 - 1},
+])  # fmt: skip
+def test_the_features_that_the_table_varies_are_right_as_they_stand(features, calls):
+    calls.featured(**features)
+
+    assert calls.out.isfinite().all()
