@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from kvreg.core.layouts import DEFAULT, LayoutId, known
+from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.variants import Variant
 from kvreg.testing import WINDOWS
@@ -21,6 +22,11 @@ HEAD_SIZES = (40, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512)
 """Head sizes validated when none is named: those of the models in use, rotation blocks of 8 to 512 among them."""
 
 GROUPS = (1, 4, 7, 8)
+WHOLE_MODES = (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD)
+WHOLE_HEADS = (64, 80, 96, 112, 128, 160, 192, 256)
+"""Where every group meets every kind of batch and layout; elsewhere the groups of BRIEF_GROUPS, and each other layout
+once. The 8-bit modes run the kernel of `none`, and groups, kinds and layouts are the same code in all of them."""
+BRIEF_GROUPS = (1, 4)
 INPUTS = ("normal", "q4", "channel30", "one_sided")
 CONTEXTS = (1, 17, 64, 1024, 8192)
 SHORT_CONTEXTS = (1, 17, 64)
@@ -70,10 +76,11 @@ class Cell:
     def thorough(self) -> bool:
         """Whether every way to launch is tried, and not only the planned one: each is a compilation of seconds.
 
-        The ways differ in how a context is split and whether the lse is wanted; no other layout, dtype, page or wide
-        group takes part in that.
+        The ways differ in how a context is split and whether the lse is wanted; no other layout, dtype, page or
+        feature, and no wide group, takes part in that.
         """
-        return (self.layout, self.dtype, self.page) == (str(DEFAULT), "bf16", 16) and self.group <= max(GROUPS)
+        usual = (self.layout, self.dtype, self.page) == (str(DEFAULT), "bf16", 16)
+        return usual and self.group <= max(GROUPS) and self.features == ("causal",)
 
     @property
     def rows(self) -> str:
@@ -223,11 +230,13 @@ def _of_variant(variant: Variant, head_size: int, profile: Profile) -> Iterator[
         )
 
     kinds = KINDS[variant.op]
-    groups = (1,) if variant.op is Op.WRITE else profile.groups
+    whole = variant.mode in WHOLE_MODES and head_size in WHOLE_HEADS
+    groups = (1,) if variant.op is Op.WRITE else tuple(g for g in profile.groups if whole or g in BRIEF_GROUPS)
     for kind in kinds:
         for group in groups:
             if group <= limits.group_max:
-                yield from (cell(kind, group, layout) for layout in layouts)
+                usual = whole or (group == groups[-1] and kind == kinds[0])
+                yield from (cell(kind, group, layout) for layout in layouts if usual or layout == layouts[0])
     if not layouts:
         return
     for spot in profile.spots:
@@ -235,7 +244,7 @@ def _of_variant(variant: Variant, head_size: int, profile: Profile) -> Iterator[
             continue
         if not limits.page_min <= spot.page <= limits.page_max:
             continue
-        if variant.op is Op.WRITE and spot.group != 4:
+        if spot.group != 4 and (variant.op is Op.WRITE or not whole):
             continue  # groups are nothing to a write
         chosen = seeds if spot.seeds is None else tuple(range(spot.seeds))
         shape: dict[str, Any] = {"dtype": spot.dtype, "page": spot.page, "contexts": spot.contexts, "seeds": chosen}

@@ -37,6 +37,9 @@ COMPILE_TIMEOUT_S = 300.0
 
 TIMING_TIMEOUT_S = 180.0
 
+CARD_WORKERS = 4
+"""Processes that judge on one card: each waits for the host most of the time, and an error poisons only its own."""
+
 GIVE_UP = {"timeout": 2, "crash": 3}
 """Cells of one variant and head size that may end so before its other cells are skipped: each costs a time limit or
 the start of a process, and one is enough to refuse the kernel."""
@@ -147,7 +150,8 @@ class Run:
         for cell in self._open():
             # Head counts are run-time values; what they change of the launch parameters is in the config.
             config = named[cell.variant].default_config(self.machine.device, request_of(cell, self.machine.device.key))
-            key = (cell.variant, cell.head_size, cell.layout, cell.dtype, cell.page, *sorted(config.items()))
+            shape = (cell.layout, cell.dtype, cell.page, cell.features, cell.thorough)
+            key = (cell.variant, cell.head_size, *shape, *sorted(config.items()))
             distinct.setdefault(key, cell)
         tasks = [
             Task(COMPILE, {"cell": cell.to_json(), **self._where()}, COMPILE_TIMEOUT_S) for cell in distinct.values()
@@ -177,8 +181,7 @@ class Run:
             Task(JUDGE, {"cell": cell.to_json(), **self._where()}, limit, bundle=f"{cell.mode} {cell.rows}")
             for cell in cells
         ]
-        # One process on a card: cells beside each other would share its memory and disturb no result, but its errors.
-        for index, outcome in self.outcomes(tasks, 1 if self.machine.is_card else self.jobs, skip):
+        for index, outcome in self.outcomes(tasks, CARD_WORKERS if self.machine.is_card else self.jobs, skip):
             cell = cells[index]
             ended[cell.variant, cell.head_size, outcome.status] += 1
             line = self.journal.append(self._key(cell), self._line(cell, outcome))
