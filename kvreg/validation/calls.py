@@ -147,7 +147,7 @@ def attend_cuts(
     # The interpreter is a hundred times slower, and deterministic by construction.
     yield cut("planned", planned, 0, again=0 if INTERPRETED else 1)
     if not cell.thorough:
-        if all_forms and planned > 1:
+        if all_forms and planned > 1 and cell.features == ("causal",):
             yield cut("whole", 1, 0)
         return
     yield cut("strided", planned, 0, q=batch.strided().q, lse=False)

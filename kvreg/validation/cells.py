@@ -111,7 +111,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A shape away from the main grid that select accepts too, tried in one cell of each variant and head size."""
+    """A shape away from the main grid that select accepts too, tried in one cell of each variant at SPOT_HEADS."""
 
     dtype: str = "bf16"
     page: int = 16
@@ -173,6 +173,8 @@ SPOTS = (
     Spot(group=71, contexts=(*SHORT_CONTEXTS, 1024)),
 )
 """fp16; the largest page of the hybrid models that is no power of two; the widest groups of models in use."""
+SPOT_HEADS = (96, 256)
+"""A padded width and a whole one: dtype, page and group meet the head size nowhere but in the padding."""
 
 _CPU_CONTEXTS = (*SHORT_CONTEXTS, 1024)
 _CPU_SPOTS = (*(replace(spot, contexts=_CPU_CONTEXTS, seeds=1) for spot in SPOTS), Spot(contexts=(8192,), seeds=1))
@@ -239,7 +241,7 @@ def _of_variant(variant: Variant, head_size: int, profile: Profile) -> Iterator[
                 yield from (cell(kind, group, layout) for layout in layouts if usual or layout == layouts[0])
     if not layouts:
         return
-    for spot in profile.spots:
+    for spot in profile.spots if head_size in SPOT_HEADS else ():
         if spot.dtype not in limits.dtypes or spot.group > limits.group_max:
             continue
         if not limits.page_min <= spot.page <= limits.page_max:
