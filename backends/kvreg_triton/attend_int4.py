@@ -75,7 +75,7 @@ def attend_tile(
     even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
     k, v, k_scale, v_scale, page_row, begin, end,
     k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-    first, last, position, seq_len, softcap, slope, range_row,
+    first, last, position, softcap, slope, range_row,
     HEAD: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, MASKED: tl.constexpr,
     SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
@@ -94,7 +94,7 @@ def attend_tile(
     score = tl.dot(odd, tl.trans(high), score, out_dtype=tl.float32)
     score = (score - q_sum[:, None] * z_k[None, :]) * s_k[None, :] * q_scale[:, None]
     score, seen = adjusted(
-        score, tokens, first, tl.minimum(last, end), position, tl.minimum(seq_len, end), softcap, slope, range_row,
+        score, tokens, first, tl.minimum(last, end), position, end, softcap, slope, range_row,
         SOFTCAP, ALIBI, RANGES, MASKED,
     )  # fmt: skip
 
@@ -203,7 +203,7 @@ def attend(
                 even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
                 k, v, k_scale, v_scale, page_row, start, end,
                 k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-                first, last, position, seq_len, softcap, slope, range_row,
+                first, last, position, softcap, slope, range_row,
                 HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES, COMPUTE,
             )  # fmt: skip
     for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
@@ -211,7 +211,7 @@ def attend(
             even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
             k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-            first, last, position, seq_len, softcap, slope, range_row,
+            first, last, position, softcap, slope, range_row,
             HEAD, WIDTH // 2, TILE, PAGE, False, SOFTCAP, ALIBI, RANGES, COMPUTE,
         )  # fmt: skip
     for start in tl.range(whole_end, end, TILE, num_stages=1):
@@ -219,7 +219,7 @@ def attend(
             even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
             k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-            first, last, position, seq_len, softcap, slope, range_row,
+            first, last, position, softcap, slope, range_row,
             HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES, COMPUTE,
         )  # fmt: skip
     acc_even -= zeros[:, None]

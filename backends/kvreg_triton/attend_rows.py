@@ -38,7 +38,7 @@ def row_scales(pointers, valid):
 def attend_tile(
     query, scale, acc, top, total, k, v, k_scale, v_scale, page_row, begin, end,
     k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-    first, last, position, seq_len, softcap, slope, range_row,
+    first, last, position, softcap, slope, range_row,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, MASKED: tl.constexpr,
     SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr, SCALED: tl.constexpr, COMPUTE: tl.constexpr,
     VALUES: tl.constexpr,
@@ -56,7 +56,7 @@ def attend_tile(
     if SCALED:
         score *= row_scales(k_scale + page * ks_page + slot * ks_slot, valid)[None, :]
     score, seen = adjusted(
-        score, tokens, first, tl.minimum(last, end), position, tl.minimum(seq_len, end), softcap, slope, range_row,
+        score, tokens, first, tl.minimum(last, end), position, end, softcap, slope, range_row,
         SOFTCAP, ALIBI, RANGES, MASKED,
     )  # fmt: skip
     if SCALED:
@@ -162,21 +162,21 @@ def attend(
             acc, top, total = attend_tile(
                 query, scale, acc, top, total, k, v, k_scale, v_scale, page_row, start, end,
                 k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-                first, last, position, seq_len, softcap, slope, range_row,
+                first, last, position, softcap, slope, range_row,
                 HEAD, WIDTH, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES, SCALED, COMPUTE, VALUES,
             )  # fmt: skip
     for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
         acc, top, total = attend_tile(
             query, scale, acc, top, total, k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-            first, last, position, seq_len, softcap, slope, range_row,
+            first, last, position, softcap, slope, range_row,
             HEAD, WIDTH, TILE, PAGE, False, SOFTCAP, ALIBI, RANGES, SCALED, COMPUTE, VALUES,
         )  # fmt: skip
     for start in tl.range(whole_end, end, TILE, num_stages=1):
         acc, top, total = attend_tile(
             query, scale, acc, top, total, k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-            first, last, position, seq_len, softcap, slope, range_row,
+            first, last, position, softcap, slope, range_row,
             HEAD, WIDTH, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES, SCALED, COMPUTE, VALUES,
         )  # fmt: skip
     if TENSOR_SCALED:

@@ -48,10 +48,13 @@ def block_bounds(first, last, position, mine, seq_len, range_row, RANGES: tl.con
 
 @triton.jit
 def adjusted(
-    score, tokens, first, last, position, seq_len, softcap, slope, range_row,
+    score, tokens, first, last, position, end, softcap, slope, range_row,
     SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Return (score, seen) of (rows, tile); unseen scores are -inf. `softcap` and `slope` are in base 2 units."""
+    """Return (score, seen) of (rows, tile); unseen scores are -inf. `softcap` and `slope` are in base 2 units.
+
+    `end` is where the keys of this split end: it bounds the keys of a range, never the rows that lie in it.
+    """
     if SOFTCAP:
         # tanh by one exponential: large arguments give exp2 = inf or 0, hence exactly +1 or -1, never NaN.
         score = softcap * (1.0 - 2.0 / (tl.exp2(score * (2.0 * LOG2E / softcap)) + 1.0))
@@ -60,9 +63,9 @@ def adjusted(
         seen = (tokens[None, :] >= first[:, None]) & (tokens[None, :] < last[:, None])
         for r in tl.static_range(RANGES):
             low = tl.load(range_row + 2 * r)
-            high = tl.minimum(tl.load(range_row + 2 * r + 1), seq_len)
+            high = tl.load(range_row + 2 * r + 1)
             rows = (position >= low) & (position < high)
-            seen = seen | (rows[:, None] & ((tokens >= low) & (tokens < high))[None, :])
+            seen = seen | (rows[:, None] & ((tokens >= low) & (tokens < tl.minimum(high, end)))[None, :])
         score = tl.where(seen, score, -float("inf"))
     if ALIBI:
         score += slope[:, None] * (tokens[None, :] - position[:, None]).to(tl.float32)

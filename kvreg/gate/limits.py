@@ -48,9 +48,11 @@ COSINE_FLOOR = Limit(
     "below it r is what cancellation has left over and its direction is noise; the relative error judges those rows",
 )
 LSE = Limit(
-    1.0,
+    1.41,
     "times the limit of e",
-    "merging two partial results weighs them by exp(lse): an lse that is off by x scales its part by 1 + x",
+    "two partial results of like weight that are merged by lse: weights off by sqrt(2) x / 4 where both are off by x, "
+    "values that do not correlate, so the merged result is off by e = x / sqrt(2); an fp16 query at scores of 100 "
+    "(one channel 30x in q and k) is off by 1.05e-2",
 )
 STEP = Limit(
     1.05,

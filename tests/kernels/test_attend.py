@@ -103,7 +103,11 @@ def test_every_feature_is_right_in_every_mode(mode, op, features, attention, sto
     judged(mode, op, batch, attention, store, splits=3 if op is Op.DECODE else 1, tile=32)
 
 
-@pytest.mark.parametrize("features", [("causal",), ("window",), ("sinks",), ("per_sequence_causal",)], ids="+".join)
+@pytest.mark.parametrize(
+    "features",
+    [("causal",), ("window",), ("sinks",), ("per_sequence_causal",), ("window", "prefix_ranges")],
+    ids="+".join,
+)
 @pytest.mark.parametrize("mode", TWO)
 def test_several_query_rows_of_a_sequence_are_split_too(mode, features, attention, store):
     batch = build("mixed", head_size=96, contexts=(9, 300), inputs=("normal",), features=features, dtype="fp32")
