@@ -17,7 +17,7 @@ from kvreg.core.index import Index, Recorded
 from kvreg.core.near import nearest
 
 if TYPE_CHECKING:
-    from kvreg.core.traces import Trace
+    from kvreg.core.traces import ClassRecord, Trace
 
 FINDING = 4
 _SHOWN_CLASSES = 12
@@ -265,7 +265,7 @@ def _print_trace(trace: Trace, record: Recorded, state: str) -> None:
     render.table(
         ("group", "kind", "layout", "input", "context", "worst", "cosine"),
         [
-            (_known(c.group), _known(c.kind), c.layout, c.input, _known(c.context), _error(c), _known(c.min_cosine))
+            (_known(c.group), _known(c.kind), c.layout, _input(c), _known(c.context), _error(c), _known(c.min_cosine))
             for c in worst_first[:_SHOWN_CLASSES]
         ],
         title=f"worst of {len(trace.classes)} classes",
@@ -305,8 +305,12 @@ def _place(trace: Trace) -> str:
     if worst is None:
         return text
     cell = {"group": worst.group, "kind": worst.kind, "layout": worst.layout, "input": worst.input}
-    cell |= {"context": worst.context, "seed": worst.seed}
+    cell |= {"features": worst.features, "context": worst.context, "seed": worst.seed}
     return f"{text} at {', '.join(f'{name} {value}' for name, value in cell.items() if value is not None)}"
+
+
+def _input(record: ClassRecord) -> str:
+    return record.input if record.features is None else f"{record.input}, {record.features}"
 
 
 def _error(record: object) -> str:
