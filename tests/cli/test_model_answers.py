@@ -103,6 +103,27 @@ def test_the_cache_is_that_of_all_groups_with_their_windows(workshop, ask):
     assert answer.totals[0].size.bf16_bytes == 2 * 8 * 384 * (3 * 4096 + 3 * (1024 + 16))
 
 
+def test_layers_that_share_a_cache_take_no_memory(workshop, ask):
+    answer = ask(mode=INT4, fields={"num_kv_shared_layers": 2}, batch=2, context=4096)
+
+    assert answer.totals[0].size.bytes == 2 * 8 * 104 * (2 * 4096 + 2 * (1024 + 16))
+    assert [len(each.group.layers) for each in answer.groups] == [3, 3]
+
+
+def test_a_group_that_no_kernel_can_serve_is_refused_before_any_is_looked_at(workshop, ask, capsys):
+    text = {name: value for name, value in FIELDS.items() if name not in ("architectures", "model_type")}
+    text |= {"model_type": "gemma4_text", "use_bidirectional_attention": "vision", "attn_logit_softcapping": None}
+    layers = {"layer_types": ["sliding_attention", "full_attention"] * 3, "global_head_dim": 96}
+    images = {"model_type": "gemma4", "text_config": text | layers, "vision_config": {}}
+    workshop.validate("alpha")
+
+    answer = ask(mode=INT4, fields=images)
+    model_answers.show(answer)
+
+    assert [(each.reason(Mode(INT4)) is None, len(each.results)) for each in answer.groups] == [(False, 0), (True, 1)]
+    assert "--text-only" in capsys.readouterr().out.splitlines()[0]
+
+
 def test_no_context_beyond_the_models_own_is_said_to_fit(workshop, ask):
     assert ask("beta", INT4, batch=1).totals[0].size.context_fit is None  # its memory is unknown
     assert ask("alpha", INT4, batch=1).totals[0].size.context_fit == 8192
