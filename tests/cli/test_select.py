@@ -232,6 +232,25 @@ def test_layers_add_the_caches_size_beside_bf16_and_what_fits(kvreg):
     }
 
 
+@pytest.mark.parametrize("page", ["16", "528", "544"])
+def test_group_7_and_page_544_are_selected_with_their_tile_shown(kvreg, home, trace_maker, page):
+    cuda = next(backend for backend in backends() if backend.name == "cuda")
+    for variant in cuda.variants():
+        if variant.mode is Mode.INT8_PER_TOKEN_HEAD:
+            asked = {"head_size": 128, "kernel_hash": kernel_hash(variant)}
+            trace_maker(home / "evidence", variant, "cuda", "b200", "sm_100", **asked)
+    heads = ("--q-heads", "28", "--kv-heads", "4")
+
+    answer = kvreg("select", "--device", "b200", "--mode", "int8_per_token_head", "--head-size", "128", *heads,
+                   "--page", page, "--json")  # fmt: skip
+
+    assert answer.code == 0
+    ops = answer.document["results"][0]["ops"]
+    for op in ("decode", "prefill"):
+        tile = ops[op]["config"]["tile"]
+        assert tile in (16, 32, 64, 128)  # a power of two up to the cap that a row of 128 has
+
+
 def test_a_refusal_with_json_is_one_document(kvreg):
     answer = kvreg("select", "--device", "h200", "--mode", INT4, "--head-size", "97", "--json")
 
