@@ -20,6 +20,7 @@ devices:
   platform: toy
   arch: toy_1
   compute_units: 10
+  memory_gb: 80
   shared_per_block_max_bytes: 200000
   bf16_native: true
   fp8_triton: [e4m3fn, e5m2]

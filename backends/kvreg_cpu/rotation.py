@@ -27,7 +27,7 @@ def hadamard(x: torch.Tensor, block: int) -> torch.Tensor:
     shape = x.shape
     half = 1
     while half < block:
-        pairs = x.reshape(*shape[:-1], -1, 2, half)
+        pairs = x.reshape(*shape[:-1], shape[-1] // (2 * half), 2, half)
         low, high = pairs.unbind(-2)
         x = torch.stack((low + high, low - high), dim=-2)
         half *= 2

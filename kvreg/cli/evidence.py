@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from kvreg.cli import render
+from kvreg.cli import render, trace_view
 from kvreg.core import asking, resolve
 from kvreg.core.backends import Backend
 from kvreg.core.errors import BadFile, UsageError
 from kvreg.core.index import Index, Recorded
 from kvreg.core.near import nearest
 
-if TYPE_CHECKING:
-    from kvreg.core.traces import Trace
-
 FINDING = 4
-_SHOWN_CLASSES = 12
 
 
 @click.group()
@@ -80,7 +75,7 @@ def show(trace_id: str, as_json: bool) -> None:
         document = {"state": state, "file": str(record.file), "problems": found}
         render.document({"schema": 1, **document, "trace": trace.model_dump(mode="json", by_alias=True)})
         return
-    _print_trace(trace, record, "; ".join(found) or state)
+    trace_view.show(trace, record, "; ".join(found) or state)
 
 
 @evidence.command()
@@ -236,85 +231,3 @@ def _summary(record: Recorded, state: str) -> dict[str, object]:
 def _worst(record: Recorded) -> str:
     error = record.evidence.max_rel_error
     return f"e {error:.1e}" if error is not None else "-"
-
-
-def _print_trace(trace: Trace, record: Recorded, state: str) -> None:
-    render.line(f"{trace.id}: {trace.variant}, {record.evidence.tier}, {state}")
-    axes = f"numerics {trace.numerics}, build {trace.build}, speed {trace.speed}, accuracy {trace.accuracy}"
-    gate = f"{trace.gate.cells} cells, {trace.gate.sequences} sequences, {trace.gate.seeds} seeds"
-    facts: list[tuple[str, object]] = [
-        ("device", f"{trace.device} ({trace.platform}, {trace.arch})"),
-        ("evidence", axes),
-        ("gate", gate),
-        ("limits", trace.gate.limits),
-        ("worst", _place(trace)),
-        ("layouts", trace.layouts),
-        ("features", record.evidence.features),
-        ("launch parameters", trace.config),
-        ("resources", trace.resources),
-        ("versions", {name: value for name, value in trace.versions.items() if value is not None}),
-        ("ran", f"{trace.started} to {trace.ended}"),
-        ("kernel hash", trace.kernel_hash),
-        ("log", f"{trace.log.file}, {trace.log.lines} lines, sha256 {trace.log.sha256}"),
-        ("file", str(record.file)),
-    ]
-    render.line()
-    render.table(("fact", "value"), facts)
-    render.line()
-    worst_first = sorted(trace.classes, key=lambda each: -(each.max_rel_error or each.max_step_error or 0.0))
-    render.table(
-        ("group", "kind", "layout", "input", "context", "worst", "cosine"),
-        [
-            (_known(c.group), _known(c.kind), c.layout, c.input, _known(c.context), _error(c), _known(c.min_cosine))
-            for c in worst_first[:_SHOWN_CLASSES]
-        ],
-        title=f"worst of {len(trace.classes)} classes",
-    )
-    if trace.timings:
-        render.line()
-        render.table(
-            ("batch", "context", "group", "us", "bf16 us", "bf16 variant", "of the card's limit"),
-            [
-                (
-                    t.batch,
-                    t.context,
-                    t.group,
-                    t.us,
-                    _known(t.bf16_us),
-                    _known(t.bf16_variant),
-                    _known(t.fraction_of_limit),
-                )
-                for t in trace.timings
-            ],
-            title="timings",
-        )
-    render.line()
-    render.line("to reproduce it, on such a card:")
-    render.line(trace.command)
-
-
-def _place(trace: Trace) -> str:
-    gate, worst = trace.gate, trace.gate.worst
-    figures = {
-        "e": gate.max_rel_error,
-        "cosine": gate.min_cosine,
-        "steps": gate.max_step_error,
-        "rotation": gate.rotation_error,
-    }
-    text = ", ".join(f"{name} {value:.6g}" for name, value in figures.items() if value is not None)
-    if worst is None:
-        return text
-    cell = {"group": worst.group, "kind": worst.kind, "layout": worst.layout, "input": worst.input}
-    cell |= {"context": worst.context, "seed": worst.seed}
-    return f"{text} at {', '.join(f'{name} {value}' for name, value in cell.items() if value is not None)}"
-
-
-def _error(record: object) -> str:
-    error, steps = getattr(record, "max_rel_error", None), getattr(record, "max_step_error", None)
-    if error is not None:
-        return f"e {error:.2e}"
-    return f"{steps:.3g} steps" if steps is not None else "-"
-
-
-def _known(value: object) -> object:
-    return "-" if value is None else value

@@ -30,8 +30,8 @@ def show(answer: ModelAnswer, *, explain: bool = False) -> None:
         sizing.show(
             {total.mode: total.size for total in answer.totals},
             {total.mode: total.verdict for total in answer.totals},
-            answer.batch,
-            answer.context,
+            answer.groups[0].request.batch,
+            answer.groups[0].request.context,
         )
     for text in _reasons(answer):
         render.line(text)
@@ -156,8 +156,9 @@ def _notes(answer: ModelAnswer) -> Iterable[str]:
     model = answer.model
     yield from answer.resolution.notes
     yield from (note.text for note in model.notes)
-    if model.max_context is not None and answer.groups and answer.context > model.max_context:
-        yield f"a context of {answer.context} is longer than the model's {model.max_context}"
+    asked = answer.groups[0].request.context if answer.groups else 0
+    if model.max_context is not None and asked > model.max_context:
+        yield f"a context of {asked} is longer than the model's {model.max_context}"
     texts: dict[str, list[str]] = {}
     for each in answer.groups:
         for result in each.results:

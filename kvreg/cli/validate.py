@@ -32,6 +32,9 @@ _SHOWN_FAILURES = 8
 )
 @click.option("--variant", "names", multiple=True, help="Only this variant (NAME or NAME@VERSION); may be repeated.")
 @click.option("--stale", is_flag=True, help="Only what has no current evidence: never validated, or a kernel changed.")
+@click.option(
+    "--features", "every_feature", is_flag=True, help="Try every feature at each head size, not those of models only."
+)
 @click.option("--seeds", type=click.IntRange(1), help="Seeds of each batch.  [default: 3; interpreter 1]")
 @click.option(
     "--long", "long_form", is_flag=True, help="The long form: 200 seeds; all contexts on host and interpreter."
@@ -50,6 +53,7 @@ def validate(
     head_sizes: Sequence[int],
     names: Sequence[str],
     stale: bool,
+    every_feature: bool,
     seeds: int | None,
     long_form: bool,
     interpreter: bool,
@@ -90,6 +94,8 @@ def validate(
     profile = lists.PROFILES[_profile(machine.place, interpreter, long_form)]
     if seeds is not None:
         profile = profile.with_seeds(seeds)
+    if every_feature:
+        profile = profile.with_every_feature()
 
     path = journal or settings.home / "validate" / f"{_file_name(machine.device.key, machine.numerics)}.jsonl"
     with journals.Journal(path) as log, progress.view() as view:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from kvreg.core import asking, resolve
 from kvreg.core.decisions import Reason, leading
 from kvreg.core.devices import Device, Resolution
-from kvreg.core.environment import read
+from kvreg.core.environment import Environment, read
+from kvreg.core.index import Index
 from kvreg.core.layouts import DEFAULT, LayoutId
 from kvreg.core.models import LayerGroup, Model, read_model
 from kvreg.core.modes import Mode
@@ -60,8 +61,6 @@ class ModelAnswer:
     resolution: Resolution
     model: Model
     modes: tuple[Mode, ...]
-    batch: int
-    context: int
     groups: tuple[GroupAnswer, ...]
     totals: tuple[Total, ...]
     """One for each mode; empty for a model that is refused as a whole."""
@@ -95,44 +94,62 @@ def ask_model(
     raised; BadFile for a config.json that cannot be read.
     """
     environment = read()
-    model = read_model(folder, text_only=text_only)
     resolution = resolve.resolve(device) if device is not None else resolve.default_device(environment.device)
+    return answer_model(
+        read_model(folder, text_only=text_only),
+        resolution,
+        environment,
+        mode,
+        features=features,
+        allow=allow,
+        weights_bytes=weights_bytes,
+        page=page,
+        dtype=dtype,
+        batch=batch,
+        context=context,
+        layout=layout,
+        accuracy=accuracy,
+    )
 
-    def request(group: LayerGroup) -> Request:
-        named = tuple(features or ())
-        masked = any(word in asking.MASKS for word in named)  # a mask that is named replaces the model's causal one
-        words = (*named, *(word for word in group.features if not (masked and word in asking.MASKS)))
-        return asking.make_request(
-            resolution.device.key,
-            mode,
-            group.head_size,
-            q_heads=group.q_heads,
-            kv_heads=group.kv_heads,
-            page=page,
-            dtype=dtype or model.dtype,
-            features=words,
-            batch=batch,
-            context=context,
-            layout=layout,
-            accuracy=accuracy,
-        )
 
-    modes = tuple(Mode) if asking.parse_mode(mode) is None else (Mode(str(mode)),)
+def answer_model(
+    model: Model,
+    resolution: Resolution,
+    environment: Environment,
+    mode: Mode | str | None = None,
+    *,
+    features: Sequence[str] | None = None,
+    allow: Sequence[str] = (),
+    weights_bytes: int = 0,
+    index: Index | None = None,
+    **asked: Any,
+) -> ModelAnswer:
+    """Return the answer for a model that was read and a device that was found; `asked` is make_request's."""
+    wanted = asking.parse_mode(mode)
+    modes = tuple(Mode) if wanted is None else (wanted,)
     answers = []
     for group in model.groups:
-        asked = request(group)
-        chosen = () if group.refusal is not None else select(asked, resolution, environment, allow).results
-        answers.append(GroupAnswer(group, asked, chosen))
-    shown = answers[0].request if answers else None
+        request = _request(model, group, resolution.device, wanted, tuple(features or ()), asked)
+        results = () if group.refusal else select(request, resolution, environment, allow, index).results
+        answers.append(GroupAnswer(group, request, results))
     totals = tuple(_total(each, model, answers, resolution.device, weights_bytes) for each in modes) if answers else ()
-    return ModelAnswer(
-        resolution,
-        model,
-        modes,
-        shown.batch if shown else batch or 0,
-        shown.context if shown else context or 0,
-        tuple(answers),
-        totals,
+    return ModelAnswer(resolution, model, modes, tuple(answers), totals)
+
+
+def _request(
+    model: Model, group: LayerGroup, device: Device, mode: Mode | None, named: tuple[str, ...], asked: dict[str, Any]
+) -> Request:
+    """Return a group's request; what was named on top comes beside what the model needs."""
+    masked = any(word in asking.MASKS for word in named)  # a mask that is named replaces the model's causal one
+    words = (*named, *(word for word in group.features if not (masked and word in asking.MASKS)))
+    return asking.make_request(
+        device.key,
+        mode,
+        group.head_size,
+        q_heads=group.q_heads,
+        kv_heads=group.kv_heads,
+        features=words,
+        **{**asked, "dtype": asked.get("dtype") or model.dtype},
     )
 
 

@@ -117,14 +117,14 @@ def _missing(
 def _uncovered(
     variant: Variant, request: Request, device: Device, evidence: Evidence, lacking: Sequence[str]
 ) -> Reason:
-    run = validate_command(request, device, variant)
+    run = f"{validate_command(request, device, variant)} --features"
     where = "" if device.platform == "cpu" else " where such a card is"
     return Reason(
         "feature_evidence",
         "evidence",
         f"a trace that covers {', '.join(lacking)}",
         f"{evidence.trace} with {', '.join(evidence.features)}",
-        f"run `{run}`{where}, whose cells cover every feature of the variant",
+        f"run `{run}`{where}",
     )
 
 

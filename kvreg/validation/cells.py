@@ -137,7 +137,7 @@ FEATURES_OF = {
     64: FEATURES,
     96: FEATURES,
     128: FEATURES,
-    256: (("window",), ("softcap",), ("sinks",)),
+    256: (("window",), ("softcap",), ("sinks",), ("prefix_ranges",)),
     512: (("window",),),
 }
 """Head sizes and the features tried there: everything at the three commonest, what models of the others ask for."""
@@ -159,11 +159,23 @@ class Profile:
     """Adds the batches of 200 seeds."""
     features: bool = False
     """Adds the cells of FEATURES_OF."""
+    every_feature: bool = False
+    """Adds the cells of FEATURES at each head size instead."""
     dtype: str = "bf16"
 
     def with_seeds(self, seeds: int) -> Profile:
         """Return the profile with another number of seeds."""
         return replace(self, seeds=seeds)
+
+    def with_every_feature(self) -> Profile:
+        """Return the profile with every feature tried at each head size."""
+        return replace(self, every_feature=True)
+
+    def features_at(self, head_size: int) -> tuple[tuple[str, ...], ...]:
+        """Return the sets of feature words that are tried at a head size, beside causal attention."""
+        if self.every_feature:
+            return FEATURES
+        return FEATURES_OF.get(head_size, ()) if self.features else ()
 
 
 SPOTS = (
@@ -251,8 +263,10 @@ def _of_variant(variant: Variant, head_size: int, profile: Profile) -> Iterator[
         chosen = seeds if spot.seeds is None else tuple(range(spot.seeds))
         shape: dict[str, Any] = {"dtype": spot.dtype, "page": spot.page, "contexts": spot.contexts, "seeds": chosen}
         yield cell(kinds[0], spot.group, layouts[0], **shape)
-    if profile.features and variant.op is not Op.WRITE:
-        for features in FEATURES_OF.get(head_size, ()):
+    if variant.op is not Op.WRITE:
+        for features in profile.features_at(head_size):
+            if not {*words_of(features)} <= {*limits.features}:
+                continue
             for window in WINDOWS if features == ("window",) else WINDOWS[:1]:
                 yield cell(
                     kinds[-1],

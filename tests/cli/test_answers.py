@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvreg.cli import answers
+from kvreg.core.sizing import sizes_of
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -23,6 +24,25 @@ def test_an_answer_reads_exactly_so(workshop, capsys, name, device, mode, head_s
     answers.show(workshop.ask(device, mode, head_size, **asked))
 
     assert capsys.readouterr().out == (GOLDEN / f"select-{name}.txt").read_text()
+
+
+def test_sizes_read_exactly_so(workshop, capsys):
+    workshop.validate("alpha")
+    answer = workshop.ask("alpha", "int4_per_token_head", 96)
+
+    answers.show(answer, sizes=sizes_of(answer, 32))
+
+    assert capsys.readouterr().out == (GOLDEN / "select-sizes.txt").read_text()
+
+
+def test_a_card_of_unknown_memory_is_said_to_fit_nothing(workshop, capsys):
+    answer = workshop.ask("beta", "none", 96)
+
+    answers.show(answer, sizes=sizes_of(answer, 32))
+
+    out = capsys.readouterr().out
+    assert "the card's memory is unknown, so nothing is said to fit" in out
+    assert "25.8      25.8     1.00       unknown            unknown" in out
 
 
 def test_explain_shows_evidence_launch_parameters_and_every_reason(workshop, capsys):

@@ -17,6 +17,12 @@ HEADS = (64, 80, 96, 112, 128, 160, 192, 256)
 TEXT, NUMBER, BOOL = (str,), (int, float), (bool,)
 MAYBE_TEXT, MAYBE_NUMBER = (str, type(None)), (int, float, type(None))
 REASON = dict.fromkeys(("code", "field", "required", "found", "remedy"), TEXT)
+CACHE = {
+    **dict.fromkeys(("layers", "bytes", "bf16_bytes"), NUMBER),
+    "memory_bytes": MAYBE_NUMBER,
+    "weights_bytes": NUMBER,
+    **dict.fromkeys(("sequences_fit", "context_fit"), MAYBE_NUMBER),
+}
 SCHEMA = {
     "schema": NUMBER,
     "device": dict.fromkeys(("key", "name", "platform", "arch", "matched_by"), TEXT),
@@ -50,6 +56,7 @@ SCHEMA = {
             },
             "bytes_per_token_head": NUMBER,
             "compression": NUMBER,
+            "cache": (type(None),),
             "ops": {
                 "*": {
                     "variant": TEXT,
@@ -174,9 +181,11 @@ def test_an_illegal_head_size_is_refused_with_both_neighbours(kvreg, head_size, 
     assert f"found {head_size}; the nearest are --head-size {nearest}" in first
 
 
-def test_fp8_on_ampere_is_refused_with_arch_type_and_alternative(kvreg):
-    answer = kvreg("select", "--device", "rtx3090", "--mode", "fp8_per_token_head", "--head-size", "128")
+@pytest.mark.parametrize("mode", ["fp8_per_token_head", "fp8_per_tensor"])
+def test_fp8_on_ampere_is_refused_with_arch_type_and_alternative(kvreg, mode):
+    answer = kvreg("select", "--device", "rtx3090", "--mode", mode, "--head-size", "128")
 
+    assert "e4m3fn to 448" in answer.out  # a refused row says how it would be stored
     first = answer.out.splitlines()[0]
     assert (answer.code, answer.err) == (3, "")
     assert "sm_86" in first
@@ -185,14 +194,17 @@ def test_fp8_on_ampere_is_refused_with_arch_type_and_alternative(kvreg):
     assert answer.out.splitlines()[-1] == "kvreg select --device rtx3090 --mode int8_per_token_head --head-size 128"
 
 
-@pytest.mark.parametrize(("device", "fp8", "qmax"), [("mi300x", "e4m3fnuz", 224), ("h200", "e4m3fn", 448)])
-def test_mi300x_is_fnuz_and_h200_is_not(kvreg, device, fp8, qmax):
-    arguments = ("select", "--device", device, "--mode", "fp8_per_token_head", "--head-size", "96", "--json")
+@pytest.mark.parametrize(
+    ("device", "fp8", "qmax"), [("mi300x", "e4m3fnuz", 224), ("mi355x", "e4m3fn", 448), ("h200", "e4m3fn", 448)]
+)
+def test_mi300x_is_fnuz_and_others_are_not(kvreg, device, fp8, qmax):
+    document = kvreg("select", "--device", device, "--head-size", "96", "--json").document
+    results = {result["mode"]: result for result in document["results"]}
 
-    (result,) = kvreg(*arguments).document["results"]
-
-    assert (result["format"]["fp8"], result["format"]["qmax"]) == (fp8, qmax)
-    assert result["bytes_per_token_head"] == 200
+    for mode, size in (("fp8_per_token_head", 200), ("fp8_per_tensor", 192)):
+        stored = results[mode]["format"]
+        assert (stored["fp8"], stored["qmax"], stored["storage"]) == (fp8, qmax, f"float8_{fp8}")
+        assert results[mode]["bytes_per_token_head"] == size
 
 
 def test_bf16_on_turing_is_refused_with_fp16_as_the_remedy(kvreg):
@@ -201,6 +213,42 @@ def test_bf16_on_turing_is_refused_with_fp16_as_the_remedy(kvreg):
     assert answer.code == 3
     assert "--dtype fp16" in answer.out.splitlines()[0]
     assert answer.out.splitlines()[-1] == "kvreg select --device t4 --mode none --head-size 128 --dtype fp16"
+
+
+def test_layers_add_the_caches_size_beside_bf16_and_what_fits(kvreg):
+    arguments = ("select", "--device", "h200", "--mode", INT4, "--head-size", "128", "--layers", "32")
+
+    (result,) = kvreg(*arguments, "--weights-gb", "16", "--json").document["results"]
+
+    assert fits(result["cache"], CACHE) == []
+    assert result["cache"] == {
+        "layers": 32,
+        "bytes": 32 * 8 * 32 * 8192 * 136,
+        "bf16_bytes": 32 * 8 * 32 * 8192 * 512,
+        "memory_bytes": 141_000_000_000,
+        "weights_bytes": 16_000_000_000,
+        "sequences_fit": 125_000_000_000 // (32 * 8 * 8192 * 136),
+        "context_fit": 125_000_000_000 // (32 * 32 * 8 * 136 * 16) * 16,
+    }
+
+
+@pytest.mark.parametrize("page", ["16", "528", "544"])
+def test_group_7_and_page_544_are_selected_with_their_tile_shown(kvreg, home, trace_maker, page):
+    cuda = next(backend for backend in backends() if backend.name == "cuda")
+    for variant in cuda.variants():
+        if variant.mode is Mode.INT8_PER_TOKEN_HEAD:
+            asked = {"head_size": 128, "kernel_hash": kernel_hash(variant)}
+            trace_maker(home / "evidence", variant, "cuda", "b200", "sm_100", **asked)
+    heads = ("--q-heads", "28", "--kv-heads", "4")
+
+    answer = kvreg("select", "--device", "b200", "--mode", "int8_per_token_head", "--head-size", "128", *heads,
+                   "--page", page, "--json")  # fmt: skip
+
+    assert answer.code == 0
+    ops = answer.document["results"][0]["ops"]
+    for op in ("decode", "prefill"):
+        tile = ops[op]["config"]["tile"]
+        assert tile in (16, 32, 64, 128)  # a power of two up to the cap that a row of 128 has
 
 
 def test_a_refusal_with_json_is_one_document(kvreg):
@@ -225,6 +273,8 @@ def test_a_refusal_with_json_is_one_document(kvreg):
         ("--device", "h200", "--head-size", "96", "--layout", "planar"),
         ("--device", "h200", "--head-size", "0"),
         ("--device", "h200", "--head-size", "96", "--kv-heads", "0"),
+        ("--device", "h200", "--head-size", "96", "--layers", "0"),
+        ("--device", "h200", "--head-size", "96", "--text-only"),
     ],
     ids=lambda arguments: " ".join(arguments[2:]) or "nothing",
 )

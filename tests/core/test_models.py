@@ -200,6 +200,31 @@ def test_a_layer_with_sizes_of_its_own_has_them(tmp_path):
     assert found[(4,)] == (128, 2)
 
 
+def test_gemma_4s_global_kv_heads_count_only_where_keys_are_values_too(tmp_path):
+    fields = json.loads((MODELS / "gemma-4-31b.json").read_text())
+    fields["text_config"]["attention_k_eq_v"] = False
+
+    assert [group.kv_heads for group in read_model(written(tmp_path, **fields)).groups] == [16, 16]
+
+
+@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
+def test_the_dtype_of_the_text_part_goes_first(tmp_path, name):
+    fields = json.loads((MODELS / "gemma-3-4b.json").read_text())
+    fields["text_config"][name] = "float16"
+
+    assert read_model(written(tmp_path, **fields)).dtype == "fp16"
+
+
+def test_a_text_part_that_names_no_type_is_its_parents(tmp_path):
+    fields = json.loads((MODELS / "gemma-3-4b.json").read_text())
+    del fields["text_config"]["model_type"]
+
+    found = read_model(written(tmp_path, **fields))
+
+    assert (found.model_type, found.known) == ("gemma3_text", True)
+    assert found.groups == model("gemma-3-4b").groups
+
+
 def test_values_of_another_width_than_keys_are_a_feature(tmp_path):
     fields = {"model_type": "mimo", "num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 1024}
 

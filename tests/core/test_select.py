@@ -160,7 +160,7 @@ def test_a_feature_that_the_trace_does_not_cover_is_refused_with_the_validating_
 
     assert codes(result) == {"feature_evidence"}
     assert "required a trace that covers window, sinks, found alpha-int4_per_token_head-d96-decode-" in result.reason
-    assert "`kvreg validate --device alpha --mode int4_per_token_head --head-size 96`" in result.reason
+    assert "`kvreg validate --device alpha --mode int4_per_token_head --head-size 96 --features`" in result.reason
 
 
 def test_a_feature_that_the_trace_covers_is_selected(workshop):

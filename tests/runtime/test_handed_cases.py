@@ -134,6 +134,17 @@ def test_padding_slots_leave_every_other_byte_alone(backend, mode, layout, dtype
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_write_of_nothing_but_padding_stores_nothing(backend, mode, allocate):
+    cache = allocate(backend, mode, 80)
+    cache.buffer.fill_(0xA5)
+    k, v = torch.randn(2, 3, 2, 80).bfloat16()
+
+    write(cache, k, v, torch.tensor([-1, -1]))
+
+    assert (cache.buffer == 0xA5).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_empty_sequences_give_zeros_and_change_no_other(backend, mode, allocate):
     cache = allocate(backend, mode, 96)
     k, v = torch.randn(2, 12, 2, 96).bfloat16()

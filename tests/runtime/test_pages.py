@@ -89,6 +89,8 @@ def test_copying_leaves_the_bytes_between_foreign_planes_alone(select):
     ("cpu", "fp8_per_tensor", "e4m3fnuz", 0.04),
     ("triton", "int4_per_token_head", None, 0.15),
     ("triton", "int8_per_token_head", None, 0.01),
+    ("triton", "fp8_per_token_head", "e4m3fnuz", 0.04),
+    ("triton", "fp8_per_tensor", "e4m3fn", 0.04),
 ], indirect=["backend"])  # fmt: skip
 def test_quantized_rows_read_back_as_the_oracle_reads_them(backend, mode, fp8, lost, layout, head_size, select):
     scales = (0.75, 0.3) if mode == "fp8_per_tensor" else None
