@@ -16,6 +16,8 @@ from kvreg.validation.cells import (
     HEAD_SIZES,
     PROFILES,
     SEEDS_IN_LONG,
+    WHOLE_HEADS,
+    WHOLE_MODES,
     Cell,
     kv_heads_of,
     many_seeds_only,
@@ -30,17 +32,35 @@ def by_op(op: Op) -> list:
     return [each for each in VARIANTS if each.op is op]
 
 
-def test_the_device_form_covers_every_mode_head_size_group_kind_and_layout() -> None:
-    cells = work_list(VARIANTS, HEAD_SIZES, PROFILES["device"])
+def usual(cells) -> list[Cell]:
+    return [c for c in cells if (c.dtype, c.page, c.features) == ("bf16", 16, ("causal",))]
 
-    seen = {(c.mode, c.head_size, c.group, c.kind, c.layout) for c in cells if (c.dtype, c.page) == ("bf16", 16)}
-    for mode in ("none", "int4_per_token_head"):
-        for head_size in HEAD_SIZES:
+
+def test_the_device_form_covers_every_group_kind_and_layout_of_the_whole_modes_and_heads() -> None:
+    cells = usual(work_list(VARIANTS, HEAD_SIZES, PROFILES["device"]))
+
+    seen = {(c.mode, c.head_size, c.group, c.kind, c.layout) for c in cells}
+    assert {"none", "int4_per_token_head"} <= set(WHOLE_MODES)
+    assert {64, 80, 96, 112, 128, 160, 192, 256} <= set(WHOLE_HEADS) <= set(HEAD_SIZES)
+    for mode in WHOLE_MODES:
+        for head_size in WHOLE_HEADS:
             for layout in ("planar.1", "inline.1"):
                 assert (mode, head_size, 1, "write", layout) in seen
                 for group in GROUPS:
                     for kind in ("decode", "prefill", "mixed"):
                         assert (mode, head_size, group, kind, layout) in seen
+
+
+def test_every_mode_and_head_size_has_every_kind_and_every_layout_somewhere() -> None:
+    cells = usual(work_list(VARIANTS, HEAD_SIZES, PROFILES["device"]))
+
+    for mode in {variant.mode for variant in VARIANTS}:
+        for head_size in HEAD_SIZES:
+            own = [c for c in cells if (c.mode, c.head_size) == (mode, head_size)]
+            assert {c.kind for c in own} == {"write", "decode", "prefill", "mixed"}
+            for op in Op:
+                assert {c.layout for c in own if c.op == op} == {"planar.1", "inline.1"}
+            assert {1, 4} <= {c.group for c in own if c.kind == "decode"}
 
 
 def test_a_decode_variant_is_tried_on_mixed_batches_and_so_is_a_prefill_variant() -> None:
@@ -85,9 +105,9 @@ def test_a_head_size_outside_the_constraints_gives_no_cell(head_size: int) -> No
 
 def test_constraints_bound_layouts_groups_dtypes_and_pages() -> None:
     narrow = Constraints(layouts=("planar.1",), group_max=4, dtypes=("bf16",), page_max=64)
-    variant = replace(by_op(Op.DECODE)[0], constraints=narrow)
+    variant = replace(next(each for each in by_op(Op.DECODE) if each.mode in WHOLE_MODES), constraints=narrow)
 
-    cells = work_list([variant], (64,), PROFILES["device"])
+    cells = work_list([variant], (96,), PROFILES["device"])
 
     assert {cell.layout for cell in cells} == {"planar.1"}
     assert {cell.group for cell in cells} == {1, 4}
