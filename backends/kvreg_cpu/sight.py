@@ -35,7 +35,7 @@ class Sight:
             high = min(high, last + 1)
         for begin, end in self.ranges:
             if begin <= last and first < end:
-                low, high = (min(low, begin), max(high, end)) if low < high else (begin, end)
+                low, high = min(low, begin), max(high, end)
         return low, max(low, high)
 
     def seen(self, positions: torch.Tensor, low: int, high: int) -> torch.Tensor:
@@ -48,7 +48,6 @@ class Sight:
             seen &= ahead.abs() < self.window
         for begin, end in self.ranges:
             rows = (positions >= begin) & (positions < end)
-            # Both ends lie in the sequence, but a range may begin behind the last key that is looked at.
-            keys = slice(min(max(begin - low, 0), high - low), max(end - low, 0))
-            seen[rows, keys] = True
+            if bool(rows.any()):  # then [low, high) holds the range
+                seen[rows, begin - low : end - low] = True
         return seen

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from kvreg.core.modes import Mode
+from kvreg.runtime import features
 from kvreg.runtime.attention import attend, write
 from kvreg.runtime.cache import KVCache
+from kvreg.runtime.launchers import AttendCall, Features, SplitPlan, load
 from kvreg.runtime.pages import dequantize
 from kvreg.runtime.plan import plan
 from kvreg.testing import Batch, build
@@ -58,11 +60,11 @@ class Filled:
         self.lengths = torch.tensor(LENGTHS, dtype=torch.int32)
         self.cu_q = torch.tensor([0, *QUERIES]).cumsum(0).int()
 
-    def attend(self, **features: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def attend(self, **asked: Any) -> tuple[torch.Tensor, torch.Tensor]:
         made = plan(self.cache, self.cu_q, self.lengths, max_context=max(LENGTHS))
         out = torch.full(self.q.shape, torch.nan, dtype=torch.bfloat16)
         arguments = (self.q, self.cache, self.table, self.lengths, self.cu_q, made)
-        return attend(*arguments, out=out, return_lse=True, **features)
+        return attend(*arguments, out=out, return_lse=True, **asked)
 
     def rows_of(self, sequence: int) -> slice:
         return slice(int(self.cu_q[sequence]), int(self.cu_q[sequence + 1]))
@@ -158,9 +160,9 @@ def test_every_case_differs_from_plain_causal_attention(filled):
     call = filled()
     plain, _ = call.attend()
 
-    for case, features in CASES.items():
-        if features:
-            assert not torch.allclose(call.attend(**features)[0], plain, atol=0.1), case
+    for case, asked in CASES.items():
+        if asked:
+            assert not torch.allclose(call.attend(**asked)[0], plain, atol=0.1), case
 
 
 @pytest.mark.parametrize("mode", [Mode.NONE, Mode.INT8_PER_TOKEN_HEAD])
@@ -281,15 +283,32 @@ def test_dirt_outside_of_a_window_never_leaks(backend, mode, causal, filled):
     assert torch.equal(call.attend(window=4, causal=causal)[0], clean)
 
 
-def test_plain_torch_reads_no_page_that_no_query_sees(filled):
-    """A page table may name any page for what has left the window; the values of a page are not even looked at."""
+@pytest.mark.parametrize("causal", [True, False])
+def test_plain_torch_reads_no_page_that_no_query_sees(causal, filled):
+    """A page number far outside would end in an error, were it used."""
     call = filled()
-    right, _ = call.attend(window=4)
-    call.table[4, 0] = call.table[4, 1]
+    right, _ = call.attend(window=4, causal=causal)
+    # The last sequence's queries stand at 28 to 32 and see 25 to 32 at most: in the second and third page.
+    call.table[4, 0] = 1 << 20
+    out = torch.full_like(call.q, torch.nan)
+    split = SplitPlan(1, 0, None, None)
+    wanted = Features(causal=causal, window=4)
 
-    found, _ = call.attend(window=4)
+    load("kvreg_cpu.attend:attend_none")(
+        AttendCall(
+            call.q, call.cache.view, call.table, call.lengths, call.cu_q, out, None, WIDTH**-0.5, split, wanted
+        ),
+        {"scores": 1 << 20},
+    )
 
-    assert torch.equal(found, right)
+    assert torch.equal(out, right)
+
+
+def test_no_ranges_at_all_are_handed_on_as_none():
+    none = torch.zeros((5, 0, 2), dtype=torch.int32)
+
+    assert features.of(True, None, None, None, None, none) is features.of(True, None, None, None, None, None)
+    assert features.of(False, 3, None, None, None, none).prefix_ranges is None
 
 
 @BOTH
@@ -297,9 +316,9 @@ def test_plain_torch_reads_no_page_that_no_query_sees(filled):
 def test_verifying_drafts_by_split_contexts_gives_what_prefill_gives(backend, mode, queries, select):
     lengths = torch.tensor([70, 3, 49], dtype=torch.int32)
     results = []
-    for features in (("causal", "multi_query_split"), ("causal",)):
+    for words in (("causal", "multi_query_split"), ("causal",)):
         torch.manual_seed(5)
-        selection = select(backend, mode, 64, q_heads=4, kv_heads=2, features=features, tile=16)
+        selection = select(backend, mode, 64, q_heads=4, kv_heads=2, features=words, tile=16)
         cache = KVCache.allocate(selection, 15, device="cpu")
         table = torch.arange(15, dtype=torch.int32).view(3, 5)
         slots = torch.cat([torch.arange(int(n)) + 80 * s for s, n in enumerate(lengths)])
