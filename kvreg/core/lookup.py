@@ -14,6 +14,8 @@ from kvreg.core.requests import Op
 from kvreg.core.selections import Note
 from kvreg.core.tuned import SOFT, Shelf
 
+CARD_PLATFORMS = ("cuda", "rocm", "xpu")
+
 
 class Lookup:
     """Reads for one request; an object for each `select`."""
@@ -80,8 +82,13 @@ class Lookup:
 
     @cached_property
     def versions(self) -> dict[str, str]:
-        """Versions installed here, as far as evidence and tuned entries name them."""
-        return installed.versions(SOFT)
+        """Versions installed here, as far as evidence and tuned entries name them.
+
+        A torch built for the cpu launches nothing on a card: what stands beside it there says nothing of that card.
+        """
+        found = installed.versions(SOFT)
+        foreign = self.device.platform in CARD_PLATFORMS and found.get("torch", "").endswith("+cpu")
+        return {} if foreign else found
 
     @cached_property
     def _relatives(self) -> frozenset[str]:

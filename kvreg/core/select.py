@@ -233,7 +233,7 @@ class _Desk:
         for name in ("triton", "torch"):
             then, here = evidence.versions.get(name), self.lookup.versions.get(name)
             if then and here and _release(then) != _release(here):
-                yield Note(f"other_{name}", f"validated with {name} {then}, here is {here} ({evidence.trace})")
+                yield Note(f"other_{name}", f"validated with {name} {then}, here is {here}")
 
     def _accuracy(self, winner: _Candidate) -> str:
         """Return the accuracy class; of a variant that no card has measured, whose class it is."""
