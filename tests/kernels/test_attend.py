@@ -58,7 +58,16 @@ def test_each_op_takes_every_mix_of_query_lengths(mode, op, attention, store):
 @pytest.mark.parametrize("head_size", VALIDATED)
 @pytest.mark.parametrize("mode", TWO)
 def test_every_head_size_is_right_at_long_contexts(mode, head_size, seed, kind, attention, store):
-    batch = build(kind, head_size=head_size, group=4, kv_heads=1, contexts=(1024, 8192), seeds=(seed,), dtype="fp32")
+    batch = build(
+        kind,
+        head_size=head_size,
+        group=4,
+        kv_heads=1,
+        contexts=(1024, 8192),
+        inputs=("normal",),
+        seeds=(seed,),
+        dtype="fp32",
+    )
     op = Op.DECODE if kind == "decode" else Op.PREFILL
     judged(mode, op, batch, attention, store, splits=5 if op is Op.DECODE else 1)
 
