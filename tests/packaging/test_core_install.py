@@ -84,12 +84,13 @@ def test_an_editable_install_runs_the_tree_it_was_made_from(core, copy_tree, env
     (dependencies,) = core.parent.parent.glob("lib/*/site-packages")
     (own,) = (tmp_path / "venv").glob("lib/*/site-packages")
     (own / "zz-dependencies.pth").write_text(f"{dependencies}\n")
-    (source / "kvreg" / "core" / "modes.py").open("a").write("\nEDITED = 96\n")
-    code = (
-        "import kvreg_cuda, kvreg_cpu, kvreg_triton, kvreg_tuning; from kvreg.core.modes import EDITED; print(EDITED)"
-    )
+    packages = ("kvreg", "kvreg_triton", "kvreg_cuda", "kvreg_rocm", "kvreg_xpu", "kvreg_cpu", "kvreg_tuning")
+    code = f"import {', '.join(packages)}\nfor each in ({', '.join(packages)}): print(each.__file__)"
 
-    assert process([str(python), "-c", code], cwd=tmp_path).stdout == "96\n"
+    files = process([str(python), "-c", code], cwd=tmp_path).stdout.splitlines()
+
+    assert len(files) == len(packages)
+    assert all(file.startswith(f"{source}/") for file in files), files
     home = {"KVREG_HOME": str(tmp_path / "home")}
     found = process([str(python.parent / "kvreg"), *ANYWHERE], cwd=tmp_path, environment=home, codes=(0, 3))
     assert json.loads(found.stdout)["device"]["key"] == "mi300x"
