@@ -169,7 +169,6 @@ def test_a_device_that_is_not_here_ends_with_6_and_says_what_is(shop) -> None:
     ("arguments", "code", "text"),
     [
         (("--device", "cpu", "--head-size", "97"), 3, "head size 97: required 32 to 512 in steps of 8"),
-        (("--device", "cpu", "--mode", "fp8_per_tensor"), 3, "required a variant of that mode on the platform"),
         (("--device", "cpu", "--mode", "int5"), 2, "mode: required one of"),
         (("--device", "cpu", "--variant", "crooked-rihgt"), 2, "--variant: required one of"),
         (("--device", "cpu", "--interpreter"), 3, "required Triton variants"),
@@ -184,6 +183,14 @@ def test_a_wrong_question_is_one_line_and_its_exit_code(shop, arguments, code: i
     assert text in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stdout == ""
+
+
+def test_a_mode_without_a_variant_of_the_family_is_refused(shop) -> None:
+    done = shop.run("validate", "--device", "cpu", "--mode", "int4_per_token_head", KVREG_BACKEND="crooked")
+
+    assert done.returncode == 3
+    assert "required a variant of that mode on the platform" in done.stderr
+    assert "its modes are none" in done.stderr
 
 
 def test_write_repo_without_a_checkout_is_refused_before_any_work(shop) -> None:
