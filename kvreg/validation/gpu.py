@@ -46,6 +46,9 @@ RESERVE_S = 25.0
 ARCHIVE_EVERY_S = 60.0
 STAGE_TASK_TIMEOUT_S = 180.0
 
+PLACES = ("--out", "--work", "--resume")
+"""Options that name folders of the machine."""
+
 OK, FAILED, CUT_OFF, LOST, SKIPPED = "ok", "failed", "cut off", "device lost", "skipped"
 EXIT = {OK: 0, SKIPPED: 0, CUT_OFF: 4, FAILED: 5, LOST: 6}
 
@@ -417,10 +420,24 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path, Path | None]:
         peer=asked.peer,
         processes=asked.processes,
         write=asked.write,
-        command=shlex.join(["ci/gpu", *arguments]),
+        command=shlex.join(["ci/gpu", *_without_places(arguments)]),
     )
     out = asked.out or Path(os.environ.get("OUT") or "gpu-results")
     return options, asked.work, out / archive.NAME, asked.resume
+
+
+def _without_places(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without the folders that results go to and come from: those are the machine's own."""
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument.split("=")[0] in PLACES:
+            skip = "=" not in argument
+        else:
+            kept.append(argument)
+    return kept
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
