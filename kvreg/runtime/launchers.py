@@ -92,8 +92,9 @@ class AttendCall:
     cu_q: torch.Tensor
     """(n_seqs + 1,) int32: query tokens of sequence s are rows cu_q[s] to cu_q[s + 1]."""
     out: torch.Tensor
-    """(tokens, q_heads, head_size), model dtype, any strides with stride 1 on the last axis; every row is written,
-    rows of no or an empty sequence with zeros."""
+    """(tokens, q_heads, head_size), model dtype, any strides with stride 1 on the last axis; every row is written.
+    Rows that see no key become zeros. Rows behind cu_q[n_seqs] belong to no sequence: they become zeros where the last
+    sequence is empty, else what they get is not specified."""
     lse: torch.Tensor | None
     """(tokens, q_heads) float32, contiguous: natural log of the sum of exponentials; -inf for empty rows."""
     scale: float

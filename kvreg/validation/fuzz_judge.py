@@ -115,7 +115,7 @@ def batch_of(case: Case, device: str) -> Batch:
         features=case.features,
         window=case.window,
     )
-    if case.stray:
+    if case.stray and batch.contexts[-1] == 0:  # behind other sequences nothing is specified
         rows = torch.ones((case.stray, *batch.q.shape[1:]), dtype=batch.q.dtype, device=batch.q.device)
         batch = replace(batch, q=torch.cat((batch.q, rows)))
     if case.narrow_slots:
