@@ -6,6 +6,7 @@ unexpected one is a line as well, and KVREG_LOG=debug adds the traceback.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -25,6 +26,8 @@ COMPLETION = "_KVREG_COMPLETE"
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells count it."""
+READER_LEFT = 141
+"""128 + SIGPIPE, as a shell reports a writer whose reader is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,9 @@ def run(arguments: Sequence[str] | None = None) -> None:
 def status(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code."""
     as_json = "--json" in arguments
+    # A closed stream is None, and `print(file=None)` would write to the other one.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure:
@@ -129,9 +135,9 @@ def status(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as left:
         return left.exit_code
     except BrokenPipeError:
-        # The reader has what it wanted (`kvreg devices | head`), and no later flush may complain.
+        # The reader left (`kvreg devices | head`): no later flush may complain, and no verdict was delivered.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return READER_LEFT
     except KvregError as error:
         _report(error.code, error.message, error.candidates, as_json)
         return error.exit_code
@@ -161,8 +167,15 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _report(code: str, message: str, candidates: Sequence[str], as_json: bool) -> None:
+    with contextlib.suppress(OSError):  # stdout may be full: the line below is then all that can be said
+        _answer(code, message, candidates, as_json)
+        return
+    print(f"kvreg: {notices.one_line(message)}", file=sys.stderr)
+
+
+def _answer(code: str, message: str, candidates: Sequence[str], as_json: bool) -> None:
     if as_json:
         fault = {"code": code, "message": notices.one_line(message), "candidates": list(candidates)}
-        print(json.dumps({"schema": 1, "error": fault}, indent=2))
+        print(json.dumps({"schema": 1, "error": fault}, indent=2), flush=True)
     else:
         print(f"kvreg: {notices.one_line(message)}", file=sys.stderr)

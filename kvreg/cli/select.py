@@ -14,6 +14,13 @@ REFUSED = 3
 _FROM_THE_MODEL = ("head_size", "q_heads", "kv_heads", "layers")
 
 
+def _number(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    """Refuse nan, which lies in every range because it compares with nothing."""
+    if value != value:
+        raise click.BadParameter("required a number, found nan", ctx=context, param=parameter)
+    return value
+
+
 @click.command()
 @click.option("--device", help="Key, name, arch or PCI id. Default: KVREG_DEVICE, else this machine's card.")
 @click.option("--head-size", type=int, help="Channels of a head. Needed unless --model says.")
@@ -29,7 +36,13 @@ _FROM_THE_MODEL = ("head_size", "q_heads", "kv_heads", "layers")
 @click.option("--accuracy", help="exact, or fast where a looser class may serve. Default: exact.")
 @click.option("--allow", multiple=True, help="Take weaker evidence too: interpreted.")
 @click.option("--layers", type=click.IntRange(1), help="Layers with a cache: adds its size, and what of it fits.")
-@click.option("--weights-gb", type=click.FloatRange(0), default=0.0, help="GB of the card that the weights take.")
+@click.option(
+    "--weights-gb",
+    type=click.FloatRange(0, 1e6),
+    callback=_number,
+    default=0.0,
+    help="GB of the card that the weights take.",
+)
 @click.option(
     "--model",
     metavar="FOLDER",

@@ -20,7 +20,10 @@ MASKS = ("causal", "non_causal", "per_sequence_causal")
 """Feature words that say what a query may see; without one of them causal is assumed."""
 
 _DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Request) if each.default is not MISSING}
-_COUNTS = ("q_heads", "kv_heads", "page", "batch", "context")
+INT32 = 2**31 - 1
+_COUNTS = {"q_heads": INT32, "kv_heads": 65535, "page": INT32, "batch": INT32, "context": INT32}
+"""Counts and their largest values: lengths, offsets and page numbers are int32; KV heads are blocks of a launch grid's
+second axis, and no card takes more there."""
 
 
 def ask(
@@ -106,9 +109,10 @@ def make_request(
     assumed = [name for name, value in given.items() if value is None]
     values = {name: _DEFAULTS[name] if value is None else value for name, value in given.items()}
     values["layout"] = values["layout"] or layouts.DEFAULT
-    for name in _COUNTS:
-        _positive(name, values[name])
-    _positive("head_size", head_size)
+    for name, most in _COUNTS.items():
+        _count(name, values[name], most)
+    _count("head_size", head_size, INT32)
+    _count("batch x context", values["batch"] * values["context"], INT32 * values["page"])
     _known("dtype", values["dtype"], DTYPES)
     _known("accuracy", values["accuracy"], get_args(Accuracy))
     values["features"], mask_assumed = _features(values["features"])
@@ -165,8 +169,8 @@ def _known(field: str, value: object, valid: Sequence[str]) -> None:
     raise UsageError(message, candidates=near or valid)
 
 
-def _positive(field: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+def _count(field: str, value: object, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise UsageError(
-            wrong(field, required="a whole number from 1", found=repr(value), remedy="give such a number")
+            wrong(field, required=f"a whole number from 1 to {most}", found=repr(value), remedy="give such a number")
         )

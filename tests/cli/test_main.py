@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -124,7 +126,7 @@ def test_an_interrupted_command_says_so_and_ends_as_shells_expect(kvreg: Run) ->
 
 
 @pytest.mark.parametrize("repeats", [1, 100])  # with and without more output than a pipe holds
-def test_a_reader_that_leaves_early_is_no_error(repeats: int) -> None:
+def test_a_reader_that_leaves_early_gets_no_verdict_and_no_complaint(repeats: int) -> None:
     code = (
         f"import json; dumps = json.dumps; json.dumps = lambda *a, **k: dumps(*a, **k) * {repeats}\n"
         "from kvreg.cli.main import run; run(['devices', '--json'])"
@@ -135,7 +137,21 @@ def test_a_reader_that_leaves_early_is_no_error(repeats: int) -> None:
     process.stdout.close()
     _, err = process.communicate(timeout=60)
 
-    assert (process.returncode, err) == (0, b"")
+    assert (process.returncode, err) == (141, b"")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">/dev/full"])
+def test_a_stream_that_takes_nothing_is_no_traceback(closed: str, tmp_path: Path) -> None:
+    command = f"{sys.executable} -c 'from kvreg.cli.main import run; run()' devices no-such-card --json {closed}"
+
+    found = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+    )
+
+    assert found.returncode in (1, 2)
+    assert "Traceback" not in found.stderr
+    if closed == "2>&-":
+        assert json.loads(found.stdout)["error"]["code"] == "unknown_device"
 
 
 def test_a_shell_can_complete_commands(kvreg: Run) -> None:
