@@ -3,6 +3,8 @@
 Stages run in their order, each in a try of its own; what is finished lies in the archive after every stage, and a
 call that is given an earlier archive goes on behind it. Without a card `--interpreter --smoke` or `--device cpu
 --smoke` tries the same path at tiny sizes.
+
+Longer than its neighbours: the stages share one state, and an order that is easier to follow in one place.
 """
 
 from __future__ import annotations

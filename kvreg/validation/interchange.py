@@ -3,6 +3,8 @@
 vLLM itself is not needed, nor is any of its code kept here: five files of its wheel, in a folder that the caller
 names, are loaded behind stand-ins for the modules that they import. Runs inside a worker of its own, since the
 stand-ins take the name `vllm`.
+
+Longer than its neighbours: the stand-ins for vLLM's modules are of no use elsewhere.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A cell that hangs, crashes or is wrong is a row like any other and the run goes on. Only a device that no longer
 answers ends it early. A trace is written for a variant and head size whose every cell has passed.
+
+Longer than its neighbours: compiling, judging, timing and recording read and write one journal.
 """
 
 from __future__ import annotations
