@@ -157,7 +157,7 @@ def test_fixed_chunks_give_the_same_bits_in_every_batch(mode, attention, store):
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
 def test_the_fp16_operands_of_a_card_are_exact_enough(op, attention, store, monkeypatch):
     """The path that cards take: codes put together from bits, q and weights rounded to fp16."""
-    monkeypatch.setattr(launch, "compute_dtype", lambda dtype, mode: tl.float16)
+    monkeypatch.setattr(launch, "operand_types", lambda dtype, mode: (tl.float16, tl.float16))
     batch = build(op.value, head_size=96, contexts=SHORT, inputs=INPUTS, dtype="fp32")
     judged(Mode.INT4_PER_TOKEN_HEAD, op, batch, attention, store, bound=EXACT_NORMAL.value)
 
