@@ -170,7 +170,9 @@ def _known(field: str, value: object, valid: Sequence[str]) -> None:
 
 
 def _count(field: str, value: object, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UsageError(
-            wrong(field, required=f"a whole number from 1 to {most}", found=repr(value), remedy="give such a number")
+            wrong(field, required="a whole number from 1", found=repr(value), remedy="give such a number")
         )
+    if value > most:
+        raise UsageError(wrong(field, required=f"at most {most}", found=str(value), remedy="give a smaller number"))
