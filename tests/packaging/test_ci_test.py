@@ -86,6 +86,7 @@ def test_a_failure_of_either_form_of_tests_is_its_failure(ci, code, form):
 
     assert done.returncode == 1
     assert "failed: the tests of" in done.stderr
+    assert "no test" not in done.stderr
     assert len(pytest_runs(calls)) == 2
 
 
