@@ -209,7 +209,7 @@ def test_a_refused_model_is_exit_3_with_the_reason_in_the_first_line(kvreg, writ
         (("--layers", "8"), "--layers is the model's own"),
         (("--mode", "int5"), "mode: required one of none"),
         (("--feature", "windows"), "feature: required one of causal"),
-        (("--weights-gb", "-1"), "is not in the range x>=0"),
+        (("--weights-gb", "-1"), "-1.0 is not in the range 0<=x"),
     ],
 )
 def test_a_wrong_word_beside_a_model_is_exit_2_and_one_line(kvreg, written, arguments, message):
