@@ -1,0 +1,136 @@
+"""The launches that a variant makes for a request, as specializations: its launcher, run on tensors of no memory.
+
+Tensors of torch's `meta` device have shapes, strides and a storage size, which is all that Triton looks at, so a cache
+of 2 GiB and more costs nothing. The forms of one variant:
+
+    write                                    rows of the model's dtype into the cache
+    attend                                   prefill: one launch over whole contexts
+    attend split, attend whole, reduce       decode: as a context is cut, as it stays whole, and the reduction
+
+`wide` names a form of the same launch with a cache above 2 GiB. Only AMD's compiler makes other code of it (buffer
+loads need an offset of 32 bits), and elsewhere the two are one specialization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kvreg.core.devices import Device
+from kvreg.core.errors import Refused, wrong
+from kvreg.core.formats import E4M3FN, fp8_type
+from kvreg.core.layouts import DEFAULT
+from kvreg.core.modes import Mode
+from kvreg.core.requests import Op, Request
+from kvreg.core.variants import Variant
+from kvreg.runtime.launchers import AttendCall, CacheView, SplitPlan, load
+from kvreg.testing import caches
+from kvreg_triton.cross.specializations import Specialization, Target, recording
+
+WIDE_BYTES = 1 << 31
+"""The storage from which Triton's AMD backend gives up 32-bit offsets: it looks for at most 2**31 - 1."""
+
+_SMALL_PAGES = 64
+_TOKENS = 64
+"""Rows of a call: a multiple of 16, as a served batch usually is."""
+_SPLITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One specialization and what it is called by."""
+
+    form: str
+    """`attend split`, `attend whole`, `reduce`, `attend`, `write`; with `, wide` for a cache above 2 GiB."""
+    specialization: Specialization
+
+
+def target_of(device: Device) -> Target:
+    """Return Triton's target for a device; raises Refused where the facts name none."""
+    stated = device.facts.get("triton_target")
+    if isinstance(stated, list | tuple) and len(stated) == 3:
+        backend, arch, lanes = stated
+        return str(backend), arch, int(lanes)
+    if device.capability is not None:
+        major, minor = device.capability
+        return "cuda", major * 10 + minor, 32
+    if device.arch.startswith("gfx"):
+        return "hip", device.arch, device.warp_sizes[0] if device.warp_sizes else 64
+    raise Refused(
+        wrong(
+            f"compile for {device.key}",
+            required="an arch that Triton compiles for: sm_NN, gfxNNN",
+            found=device.arch,
+            remedy="`kvreg toolchain check` says what each platform can be told on this machine",
+        )
+    )
+
+
+def launches(
+    variant: Variant, device: Device, request: Request, config: Mapping[str, int], target: Target | None = None
+) -> tuple[Launch, ...]:
+    """Return every launch that `variant` makes for `request` with `config`, none compiled and none made."""
+    target = target_of(device) if target is None else target
+    found: dict[str, Launch] = {}
+    for wide in (False, True):
+        cache = _cache(variant.mode, device, request, wide)
+        for form, call in _calls(variant, request, cache, config):
+            with recording(target) as recorded:
+                call()
+            for one in recorded:
+                kernel = one.kernel.rpartition(":")[2]
+                name = "reduce" if kernel == "reduce" else form
+                found.setdefault(one.digest, Launch(f"{name}, wide" if wide else name, one))
+    return tuple(found.values())
+
+
+def _cache(mode: Mode, device: Device, request: Request, wide: bool) -> CacheView:
+    layout = request.layout or DEFAULT
+    page_bytes = mode.bytes_per_token_head(request.head_size, request.dtype) * request.kv_heads * request.page
+    pages = WIDE_BYTES // page_bytes + 1 if wide else _SMALL_PAGES
+    cache = caches.allocate(
+        mode,
+        pages=pages,
+        page=request.page,
+        kv_heads=request.kv_heads,
+        head_size=request.head_size,
+        dtype=request.dtype,
+        layout=layout,
+        device="meta",
+        fp8=fp8_type(device) or E4M3FN,
+    )
+    return CacheView(**cache.fields())
+
+
+def _calls(variant: Variant, request: Request, cache: CacheView, config: Mapping[str, int]) -> list[tuple[str, Any]]:
+    launcher, dtype = load(variant.launcher), caches.DTYPES[request.dtype]
+    if variant.op is Op.WRITE:
+        rows = [_like((_TOKENS, request.kv_heads, request.head_size), dtype) for _ in range(2)]
+        slots = _like((_TOKENS,), torch.int64)
+        return [("write", lambda: launcher(cache, *rows, slots, config))]
+
+    def attend(plan: SplitPlan) -> Any:
+        q, out = (_like((_TOKENS, request.q_heads, request.head_size), dtype) for _ in range(2))
+        table = _like((_TOKENS, -(-request.context // request.page)), torch.int32)
+        lens, cuts = _like((_TOKENS,), torch.int32), _like((_TOKENS + 1,), torch.int32)
+        # The scale is an argument of run time: its value is nothing to the compiler.
+        return lambda: launcher(AttendCall(q, cache, table, lens, cuts, out, None, 0.125, plan), config)
+
+    whole = SplitPlan(1, 0, None, None)
+    if variant.op is Op.PREFILL:
+        return [("attend", attend(whole))]
+    rows_by_split = (_TOKENS, request.q_heads, _SPLITS)
+    split = SplitPlan(
+        _SPLITS,
+        0,
+        _like((*rows_by_split, request.head_size), torch.float32),
+        _like((*rows_by_split, 2), torch.float32),
+    )
+    return [("attend split", attend(split)), ("attend whole", attend(whole))]
+
+
+def _like(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
