@@ -45,6 +45,10 @@ class Bucket:
     def __str__(self) -> str:
         return f"b{self.batch}-c{self.context}" if self.context else f"t{self.batch}"
 
+    def is_of(self, op: Op) -> bool:
+        """Whether the op's work is counted so: a write's in tokens, attention's in sequences and their tokens."""
+        return (self.context == 0) is (op is Op.WRITE)
+
     @property
     def size(self) -> int:
         """Tokens of work; orders the buckets that could stand in for a missing one."""

@@ -64,17 +64,17 @@ def evidence(traces: Sequence[Path], folder: Path) -> dict[str, Any]:
 
 def tuned(path: Path) -> dict[str, Any]:
     """Return `<mode>-d<head>` -> entries of one tuned file, and the faults of the entries left out."""
-    from kvreg.core.tuned_files import read
+    from kvreg.core.tuned_files import index_records, read
 
     try:
-        device, records, faults = read(path)
+        found = read(path)
     except BadFile as error:
         return {FAULTS: [error.message]}
     parts: dict[str, dict[str, Any]] = {}
-    for record in records:
-        shelf = parts.setdefault(f"{record['mode']}-d{record['head_size']}", {"device": device, "entries": []})
+    for record in index_records(found.entries):
+        shelf = parts.setdefault(f"{record['mode']}-d{record['head_size']}", {"device": found.device, "entries": []})
         shelf["entries"].append(record)
-    return {**parts, FAULTS: faults} if faults else dict(parts)
+    return {**parts, FAULTS: list(found.faults)} if found.faults else dict(parts)
 
 
 def _below(path: Path, folder: Path) -> str:

@@ -5,6 +5,7 @@
     │   ├── UnknownDevice         2   no card of that name; carries near misses
     │   ├── BadEnvironment        2   a KVREG_* variable has a wrong value
     │   └── BadFile               2   an input file cannot be read as what it should be
+    │       └── NewerFile         2   it is of a schema that only a newer kvreg knows
     ├── CallError                 2   a Python call with wrong arguments, found before any launch
     │   ├── WrongShape            2
     │   ├── WrongDtype            2
@@ -60,6 +61,12 @@ class BadFile(UsageError):
     """An input file cannot be read as what it should be."""
 
     code = "bad_file"
+
+
+class NewerFile(BadFile):
+    """An input file is of a schema that only a newer kvreg knows; nothing in it is damaged."""
+
+    code = "newer_file"
 
 
 class CallError(KvregError, ValueError):

@@ -21,7 +21,7 @@ from kvreg.core.devices import Device
 from kvreg.core.evidence import Evidence, Timing
 from kvreg.core.requests import Op
 from kvreg.core.sources import package_files
-from kvreg.core.tuned import Entry, Shelf
+from kvreg.core.tuned import Entry, Shelf, file_name
 
 ALL = "all"
 FAULTS = "faults"
@@ -143,7 +143,7 @@ class Index:
 
     def tuned(self, backend: Backend, device: str, mode: str, head_size: int) -> tuple[list[Shelf], list[str]]:
         """Return the tuned entries of a device, mode and head size, overlay first, and what the files lost."""
-        name = f"{device.replace('/', '_')}.yaml"
+        name = file_name(device)
         found: list[Shelf] = []
         faults: list[str] = []
         overlay = self._overlay("tuned")

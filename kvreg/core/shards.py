@@ -11,6 +11,7 @@ a folder that cannot be written costs one warning and the time of a rebuild.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -131,7 +132,8 @@ def write(path: Path, kind: str, part: str, payload: Payload, sources: list[list
 def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Put `content` at `path` in one step; its folder must exist. Raises OSError and leaves no partial file.
 
-    `durable` waits for the disk: right for records, needless for a cache, which is rebuilt when it is damaged.
+    `durable` waits for the disk, the folder's entry included: right for records, needless for a cache, which is
+    rebuilt when it is damaged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}.tmp")
     try:
@@ -144,3 +146,16 @@ def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, as far as its file system can say so."""
+    # Some network file systems refuse to sync a folder; the file's own content is safe there already.
+    with contextlib.suppress(OSError):
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)

@@ -25,6 +25,11 @@ SOFT = ("triton", "torch", "driver")
 """Versions of an entry's environment that may differ: the entry is used, with a note."""
 
 
+def file_name(device: str) -> str:
+    """Return the name of a device key's tuned file: h200.yaml, h200_mig-1g.18gb.yaml."""
+    return f"{device.replace('/', '_')}.yaml"
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One tuned entry, as select needs it."""

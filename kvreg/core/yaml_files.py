@@ -18,6 +18,8 @@ class _Loader(_Base):  # type: ignore[misc]
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key that is no plain word", key.start_mark)
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key.value!r} appears twice in one mapping", key.start_mark
@@ -33,10 +35,18 @@ def load(path: Path) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise BadFile(f"{path}: required a readable YAML file, found: {reason}; check the path") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, subject: str = "text") -> Any:
+    """Return the one document of `text`; raises BadFile that names `subject` and the line."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "not YAML"
-        raise BadFile(f"{path}{line}: required valid YAML, found: {problem}; correct the file") from None
+        raise BadFile(f"{subject}{line}: required valid YAML, found: {problem}; correct the file") from None
+    except (ValueError, RecursionError) as error:
+        # A date such as 2026-13-40, a number of thousands of digits, brackets without end.
+        raise BadFile(f"{subject}: required valid YAML, found: {error}; correct the file") from None
