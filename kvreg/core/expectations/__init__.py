@@ -1,0 +1,1 @@
+"""Recorded exceptions for tests: what they say, where they hold, which ids they take. No torch, no test run."""
