@@ -79,7 +79,7 @@ def next_command(answer: Selection, *, explained: bool) -> str:
         return f"kvreg evidence show {evidence.trace}"
     reasons = [reason for result in answer.results if (reason := leading(result.decisions)) is not None]
     for reason in reasons:
-        if reason.code in ("evidence", "stale", "feature_evidence") and "`" in reason.remedy:
+        if reason.code in ("expectation", "evidence", "stale", "feature_evidence") and "`" in reason.remedy:
             return reason.remedy.split("`")[1]
     for reason in reasons:
         if reason.code == "head_size":
@@ -136,6 +136,7 @@ def _row(result: ModeResult, request: Request) -> tuple[object, ...]:
 _SHORTEST = {
     "no_variant": "no variant yet",
     "evidence": "not validated",
+    "expectation": "test switched off",
     "stale": "evidence is stale",
     "feature_evidence": "feature not validated",
 }

@@ -44,6 +44,9 @@ COMMANDS = {
     "doctor": Entry("kvreg.cli.doctor:doctor", "Say what this machine has, what is missing and how to get it."),
     "validate": Entry("kvreg.cli.validate:validate", "Run the numerical gate and record the evidence."),
     "evidence": Entry("kvreg.cli.evidence:evidence", "List, show and check the records of validations."),
+    "deselections": Entry(
+        "kvreg.cli.deselections:deselections", "Say which tests are off where and until when; check such lists."
+    ),
 }
 
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvreg.core import notices
+
 MOST_COLUMNS = 7
 """More do not fit a terminal of 100 characters; what does not fit belongs to --json or a page of its own."""
 
@@ -39,7 +41,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
     """Print rows under their column names; `title` stands above. At most seven columns."""
     if len(columns) > MOST_COLUMNS:
         raise ValueError(f"a table has at most {MOST_COLUMNS} columns, found {len(columns)}")
-    cells = [[text(value) for value in row] for row in rows]
+    cells = [[notices.one_line(text(value)) for value in row] for row in rows]
     if is_terminal():
         _drawn(columns, cells, title)
         return
@@ -72,5 +74,5 @@ def document(content: Mapping[str, Any]) -> None:
 
 
 def line(content: str = "") -> None:
-    """Print one line."""
-    print(content)
+    """Print one line; what it quotes from files cannot steer the terminal."""
+    print(notices.printable(content))

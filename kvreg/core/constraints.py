@@ -31,6 +31,7 @@ ORDER = (
     "family",
     "format",
     "no_variant",
+    "expectation",
     "stale",
     "evidence",
     "feature_evidence",

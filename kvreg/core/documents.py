@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kvreg.core.decisions import Decision, Reason
 from kvreg.core.devices import Device, Resolution
 from kvreg.core.evidence import Evidence
+from kvreg.core.expectations.derived import Touching
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Request
 from kvreg.core.selections import Chosen, ModeResult, Note, Selection
@@ -139,7 +140,7 @@ def result(answer: ModeResult, device_notes: tuple[str, ...] = (), size: CacheSi
         "cache": cache(size) if size is not None else None,
         "ops": {op.value: chosen(each) for op, each in answer.ops.items()},
         "tier": answer.tier.value if answer.tier is not None else None,
-        "expectations": [],
+        "expectations": [expectation(each) for each in answer.expectations],
         "reason": answer.reason,
         "notes": [
             *({"code": "device", "text": text} for text in device_notes),
@@ -147,6 +148,11 @@ def result(answer: ModeResult, device_notes: tuple[str, ...] = (), size: CacheSi
         ],
         "decisions": [decision(each) for each in answer.decisions],
     }
+
+
+def expectation(each: Touching) -> dict[str, Any]:
+    """Return a recorded exception; `kvreg deselections show ID` has the rest of it."""
+    return {"id": each.id, "expect": each.expect, "issue": each.issue, "review_by": each.review_by}
 
 
 def stored(form: Format) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 Shipped shards (made by the wheel's build hook) answer for the packages of the wheel; everything else (a checkout, a
 plug-in, the overlay under KVREG_HOME) is read through a cache under KVREG_HOME/cache/index, checked against its
 sources at each start. Shards: devices/<backend>, kernels/<backend>, evidence/<backend>/<device>/<mode> by head size,
-tuned/<backend>/<device> by mode and head size, so that what a select reads does not grow with what others recorded.
+tuned/<backend>/<device> by mode and head size, so that what a select reads does not grow with what others recorded;
+expectations: the entries of kvreg's own list that name variants.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from kvreg.core import environment, notices, registry, shards
 from kvreg.core.backends import Backend
 from kvreg.core.devices import Device
 from kvreg.core.evidence import Evidence, Timing
+from kvreg.core.expectations import derived, own
 from kvreg.core.requests import Op
 from kvreg.core.sources import package_files
 from kvreg.core.tuned import Entry, Shelf, file_name
@@ -66,11 +68,18 @@ def devices() -> tuple[Device, ...]:
 class Index:
     """Reads shards for a set of backends; one object for one command."""
 
-    def __init__(self, backends: Sequence[Backend], home: Path | None, shipped: Path | None = SHIPPED) -> None:
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        home: Path | None,
+        shipped: Path | None = SHIPPED,
+        exceptions: Path | None = None,
+    ) -> None:
         self.backends = tuple(backends)
         self.home = home
         self._cache = shards.Cache(home / "cache" / "index" if home is not None else None)
         self._shipped = shipped
+        self._exceptions = exceptions
 
     @classmethod
     def open(cls, home: Path | None = None) -> Index:
@@ -157,6 +166,16 @@ class Index:
                 entries = tuple(Entry.of(record) for record in shelf["entries"])
                 found.append(Shelf(str(path), shelf["device"], is_overlay, entries))
         return found, faults
+
+    def expectations(self) -> tuple[derived.Touching, ...]:
+        """Return the recorded exceptions of kvreg's own tests that name variants."""
+        payload = None
+        if self._shipped is not None:
+            payload = shards.read(self._shipped / derived.KIND / f"{ALL}.json", derived.KIND, ALL, None)
+        if payload is None and self._exceptions is not None:
+            listed = self._exceptions
+            payload = self._cache.part(derived.KIND, "own", ALL, [listed], lambda: {ALL: derived.records(listed)})
+        return tuple(derived.Touching.of(record) for record in payload or ())
 
     def _devices_of(self, backend: Backend) -> list[Device]:
         payload = self._shipped_part("devices", backend.name, ALL)
@@ -258,7 +277,7 @@ class Index:
 
 @cache
 def _opened(home: Path) -> Index:
-    return Index(registry.backends(), home)
+    return Index(registry.backends(), home, exceptions=own.path())
 
 
 def _recorded(record: Mapping[str, Any], root: Path, overlay: bool) -> Recorded:

@@ -8,6 +8,7 @@ from functools import cached_property
 from kvreg.core import installed
 from kvreg.core.backends import Backend
 from kvreg.core.devices import Device
+from kvreg.core.expectations.derived import Touching, concerning
 from kvreg.core.index import Index, Kernels, Recorded
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
@@ -70,6 +71,14 @@ class Lookup:
                     faults += lost
             self._shelves[key] = shelves, faults
         return self._shelves[key]
+
+    def expectations(self, variants: Iterable[str]) -> tuple[Touching, ...]:
+        """Return the recorded exceptions of kvreg's own tests that may hold on the device and name these variants."""
+        return concerning(variants, self._exceptions, self.device, self.versions)
+
+    @cached_property
+    def _exceptions(self) -> tuple[Touching, ...]:
+        return self.index.expectations()
 
     def measured_elsewhere(self, backend: Backend, mode: Mode, op: Op, kernel_hash: str) -> Recorded | None:
         """Return a measured record of the same kernel on any device; None where nobody has measured it."""

@@ -32,5 +32,14 @@ def debug(text: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """Return `text` with its line breaks as spaces."""
-    return " ".join(text.split("\n")).strip()
+    """Return `text` with its line breaks as spaces and other control characters as escapes."""
+    return printable(" ".join(text.split("\n"))).strip()
+
+
+def printable(text: str) -> str:
+    """Return `text` with escapes in place of what would steer a terminal: controls and changes of direction."""
+    return text.translate(_STEERING)
+
+
+_CONTROLS = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_STEERING = {code: ascii(chr(code))[1:-1] for code in _CONTROLS}

@@ -24,7 +24,7 @@ from kvreg.core.lookup import Lookup
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Accuracy, Op, Request
 from kvreg.core.selections import Chosen, ModeResult, Note, Selection
-from kvreg.core.standing import ALLOWABLE, stand
+from kvreg.core.standing import ALLOWABLE, known_exception, stand, switched_off
 from kvreg.core.tuned import choose, is_slice
 from kvreg.core.variants import Variant
 
@@ -117,6 +117,7 @@ class _Desk:
             self.layout,
             self._format_offered(mode),
             *self._size(mode),
+            expectations=self.lookup.expectations(str(variant.id) for _, variant in self._offered(mode)),
             reason=f"{mode} on {self.device.key}: {leading(decisions)}",
             notes=tuple(dict.fromkeys(notes)),
             decisions=tuple(decisions),
@@ -130,6 +131,8 @@ class _Desk:
             chosen, found = self._chosen(winner)
             ops[op] = chosen
             notes += found
+        touching = self.lookup.expectations(chosen.variant for chosen in ops.values())
+        notes += [known_exception(each) for each in touching]
         if is_slice(self.device) and all(chosen.config_source == "default" for chosen in ops.values()):
             parent = self.device.parent
             notes.append(
@@ -142,6 +145,7 @@ class _Desk:
             winners[Op.DECODE].format,
             *self._size(mode),
             ops=ops,
+            expectations=touching,
             tier=max((chosen.evidence.tier for chosen in ops.values()), key=lambda tier: tier.rank),
             notes=tuple(dict.fromkeys(notes)),
             decisions=tuple(decisions),
@@ -189,6 +193,7 @@ class _Desk:
             records = self.lookup.records(backend, variant.mode)
             standing = stand(variant, request, device, kernels.hashes.get(known), records, self.allow)
             reasons += standing.reasons
+            reasons += switched_off(known, device, self.lookup.expectations([known]))
             if not reasons and standing.evidence is not None:
                 stored = variant_format(variant, device, request.head_size, self.layout, request.dtype)
                 point = measured_at(standing.evidence, variant.op, request)

@@ -10,6 +10,7 @@ from kvreg.core.decisions import Decision
 from kvreg.core.devices import Resolution
 from kvreg.core.errors import Refused
 from kvreg.core.evidence import Evidence, Tier
+from kvreg.core.expectations.derived import Touching
 from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Op, Request
@@ -55,6 +56,8 @@ class ModeResult:
     ops: Mapping[Op, Chosen] = field(default_factory=dict)
     tier: Tier | None = None
     """The weakest op's."""
+    expectations: tuple[Touching, ...] = ()
+    """Recorded exceptions of kvreg's tests that may hold here: of the winners, or of any variant when refused."""
     reason: str | None = None
     """One line when refused."""
     notes: tuple[Note, ...] = ()

@@ -4,6 +4,7 @@ manifest.json        which shards there are, and the sha256 of every source
 devices/<backend>/all.json                  kernels/<backend>/all.json
 evidence/<backend>/<device>/<mode>/d<head size>.json
 tuned/<backend>/<device>/<mode>-d<head size>.json
+expectations.yaml, expectations/all.json    kvreg's own list, and those of its entries that name variants
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from typing import Any
 from kvreg.core import builders, shards
 from kvreg.core.backends import Backend
 from kvreg.core.errors import BadFile
+from kvreg.core.expectations import derived
+from kvreg.core.expectations.own import SHIPPED
 from kvreg.core.index import MANIFEST, evidence_files
 
 
-def ship(backends: Sequence[Backend], place: Path) -> None:
-    """Write the index of `backends` below `place`. Raises BadFile for a source that the index would leave out.
+def ship(backends: Sequence[Backend], place: Path, exceptions: Path | None = None) -> None:
+    """Write the index of `backends` below `place`, and the list of exceptions with what select needs of it.
+
+    Raises BadFile for a source that the index would leave out.
 
     Equal sources give equal bytes: neither a time nor a path of the building machine is in it.
     """
@@ -52,6 +57,10 @@ def ship(backends: Sequence[Backend], place: Path) -> None:
             for path in sorted(backend.tuned_dir.glob("*.yaml"))
         }
     place.mkdir(parents=True, exist_ok=True)
+    if exceptions is not None:
+        payload = {builders.ALL: derived.records(exceptions)}
+        _write(place / derived.KIND, derived.KIND, payload, {derived.KIND: digest(exceptions)})
+        (place / SHIPPED.name).write_bytes(exceptions.read_bytes())
     shards.write(place / f"{MANIFEST}.json", MANIFEST, MANIFEST, manifest, [])
 
 

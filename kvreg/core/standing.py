@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from kvreg.core.decisions import Reason
 from kvreg.core.devices import Device
 from kvreg.core.evidence import Evidence, Tier
+from kvreg.core.expectations.derived import Touching
 from kvreg.core.index import Recorded
 from kvreg.core.requests import Request, concerns
 from kvreg.core.selections import Note
@@ -62,6 +63,25 @@ def stand(
     if evidence.tier is Tier.DECLARED or (evidence.tier in ALLOWABLE and evidence.tier not in allow):
         return Standing(evidence, (_too_weak(variant, request, device, evidence),))
     return Standing(evidence, (), tuple(_notes(best.evidence, device)))
+
+
+def switched_off(variant: str, device: Device, exceptions: Iterable[Touching]) -> Iterable[Reason]:
+    """Yield a reason for each recorded exception that takes away what validates a variant (`name@version`) here."""
+    for each in exceptions:
+        if variant in each.invalidates:
+            yield Reason(
+                "expectation",
+                "evidence",
+                f"its correctness test to count on {device.key}",
+                f"{each.expect} of {each.test} ({each.when})",
+                f"run `kvreg deselections show {each.id}`; mend the kernel, then remove that entry",
+            )
+
+
+def known_exception(each: Touching) -> Note:
+    """Return the note on a recorded exception that leaves its variants validated."""
+    until = f", review by {each.review_by}" if each.review_by else ""
+    return Note("expectation", f"{each.expect} of {each.test} ({each.when}){until}: {each.issue or 'no issue named'}")
 
 
 def as_on(evidence: Evidence, device: Device) -> Evidence:

@@ -30,6 +30,8 @@ def source(tmp_path_factory):
     for name in ("pyproject.toml", "hatch_build.py", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
     (copy / "README.md").write_text("kvreg\n")
+    (copy / "ci").mkdir()
+    shutil.copy(ROOT / "ci" / "expectations.yaml", copy / "ci")
     return copy
 
 

@@ -16,7 +16,16 @@ import pytest
 import kvreg
 
 ROOT = Path(kvreg.__file__).resolve().parents[1]
-BUILD_INPUTS = ("kvreg", "backends", "tuning", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
+BUILD_INPUTS = (
+    "kvreg",
+    "backends",
+    "tuning",
+    "pyproject.toml",
+    "hatch_build.py",
+    "README.md",
+    "LICENSE",
+    "ci/expectations.yaml",
+)
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +45,7 @@ def copy_tree(root: Path) -> Callable[[Path], Path]:
             if (root / name).is_dir():
                 shutil.copytree(root / name, place / name, ignore=shutil.ignore_patterns("__pycache__", "_index"))
             else:
+                (place / name).parent.mkdir(exist_ok=True)
                 shutil.copy(root / name, place / name)
         return place
 

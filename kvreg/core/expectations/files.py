@@ -65,9 +65,13 @@ def read(path: Path) -> tuple[Expectation, ...]:
 
 def survey(path: Path) -> Survey:
     """Return the entries and faults of a file; raises BadFile where it is no list of expectations."""
+    return survey_text(read_text(path), path)
+
+
+def survey_text(text: str, path: Path) -> Survey:
+    """Return the entries and faults of a list's text as if it stood in the file `path`; see `survey`."""
     from kvreg.core.expectations.lined_yaml import parse as parse_yaml  # YAML and pydantic: 150 ms
 
-    text = read_text(path)
     document = parse_yaml(text, path)
     records = _records(document, path)
     entries: list[Expectation] = []

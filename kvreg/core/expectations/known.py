@@ -67,16 +67,13 @@ class Known:
 
     def may_hold(self, when: When, where: Where) -> bool:
         """Return whether a predicate can hold at a place that may be known in part: some card there satisfies it."""
-        if not when.may_hold(where):
-            return False
-        asked = [(word, name) for word in self.names if (name := getattr(where, word)) is not None]
-        return any(
-            _admits(when, card)
-            and all(
-                covers(name, card[word]) or (word == "device" and covers(card[word], name)) for word, name in asked
-            )
-            for card in self._cards(when)
+        return when.may_hold(where) and any(
+            _admits(when, card) and _lies_at(card, where) for card in self._cards(when)
         )
+
+    def exists(self, where: Where) -> bool:
+        """Return whether there is a card of this platform, arch and device."""
+        return any(_lies_at(card, where) for card in self._rows)
 
     def place(self, device: Device) -> Where:
         """Return a card as a place; what an arch alone leaves open stays open."""
@@ -99,6 +96,15 @@ class Known:
     def _has_slice(self, card: str, profile: str) -> bool:
         found = next((each for each in self.devices if each.key == card), None)
         return found is not None and profile.removeprefix("mig-") in found.mig_profiles
+
+
+def _lies_at(card: dict[str, str], where: Where) -> bool:
+    """Return whether a card is the one of a place, or that of its slice, as far as the place is known."""
+    for word, name in card.items():
+        wanted = getattr(where, word)
+        if wanted is not None and not (covers(wanted, name) or (word == "device" and covers(name, wanted))):
+            return False
+    return True
 
 
 def _admits(when: When, card: dict[str, str]) -> bool:

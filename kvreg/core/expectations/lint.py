@@ -1,0 +1,196 @@
+"""The check of a list of expectations: from the list and collected ids alone, with no test run, no card, no torch.
+
+bad_entry, unknown_word       an entry that cannot be used as it stands
+no_reason, no_issue, no_owner, no_added, no_review_by, no_kind      what an entry lacks
+expired                       its day of review has passed
+dead                          it takes no collected id
+wide, hits                    a glob takes more ids, or fewer, than it says
+duplicate, shadowed, overlap  two entries speak of the same test at the same place
+order                         entries are not sorted by test
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from itertools import combinations, pairwise
+
+from kvreg.core.expectations.entries import Expectation
+from kvreg.core.expectations.files import UNKNOWN_WORD, Survey
+from kvreg.core.expectations.known import Known
+from kvreg.core.expectations.matching import IdIndex
+from kvreg.core.expectations.successors import Successors
+from kvreg.core.near import suggestion
+
+UNDECLARED_HITS = 16
+"""Ids that a glob may take without saying how many: more than the values of two or three parameters that vary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with a list."""
+
+    code: str
+    line: int
+    test: str
+    text: str
+    candidates: tuple[str, ...] = ()
+    """Live ids that a dead one may have become."""
+    successor: str | None = None
+    """The only one that it can have become."""
+    fixable: bool = False
+    """Whether `--fix` mends it."""
+
+
+def check(found: Survey, known: Known, as_of: date, ids: IdIndex | None = None) -> tuple[Finding, ...]:
+    """Return everything that is wrong with a list, by line; without ids nothing is said of dead and wide entries."""
+    findings = [Finding(fault.code, fault.line, fault.test, fault.text) for fault in found.faults]
+    findings += _unknown_names(found.entries, known)
+    findings += _expired(found.entries, as_of)
+    hits = _hits(found.entries, ids)
+    if ids is not None:
+        findings += _unmatched(found.entries, hits, ids)
+    findings += _pairs(found.entries, hits, known)
+    findings += _order(found.entries)
+    return tuple(sorted(findings, key=lambda each: (each.line, each.code, each.text)))
+
+
+def _unknown_names(entries: Iterable[Expectation], known: Known) -> Iterator[Finding]:
+    for entry in entries:
+        for field, name, names in known.unknown(entry):
+            text = f"{field}: required a known name, found {name!r}; {suggestion(name, names)}"
+            yield Finding(UNKNOWN_WORD, entry.line, entry.test, text)
+
+
+def _expired(entries: Iterable[Expectation], as_of: date) -> Iterator[Finding]:
+    for entry in entries:
+        if entry.expired(as_of) and entry.review_by is not None:
+            days = (as_of - entry.review_by).days
+            text = (
+                f"review_by: required {as_of} or later, found {entry.review_by} ({days} days ago); "
+                "run the test without the entry, then remove it or set the next day of review"
+            )
+            yield Finding("expired", entry.line, entry.test, text)
+
+
+def _hits(entries: Sequence[Expectation], ids: IdIndex | None) -> list[list[str]]:
+    """Return the ids that each entry takes; without collected ids, those that exact entries name."""
+    if ids is None:
+        exact = (entry.pattern for entry in entries if not entry.pattern.is_glob)
+        ids = IdIndex(pattern.base + pattern.literal for pattern in exact)
+    return [ids.hits(entry.pattern) for entry in entries]
+
+
+def _unmatched(entries: Sequence[Expectation], hits: Sequence[list[str]], ids: IdIndex) -> Iterator[Finding]:
+    successors = Successors(ids)
+    for entry, taken in zip(entries, hits, strict=True):
+        if not taken:
+            yield _dead(entry, successors)
+        elif entry.pattern.is_glob:
+            yield from _count(entry, len(taken))
+
+
+def _dead(entry: Expectation, successors: Successors) -> Finding:
+    near = successors.of(entry.pattern)
+    if near.live:
+        remedy = f"nearest: {' or '.join(near.live)}"
+    else:
+        remedy = "nothing is like it; remove the entry if the test is gone"
+    text = f"test: required a collected id, found none; {remedy}"
+    return Finding("dead", entry.line, entry.test, text, near.live, near.sure, fixable=near.sure is not None)
+
+
+def _count(entry: Expectation, taken: int) -> Iterator[Finding]:
+    if entry.hits is None and taken > UNDECLARED_HITS:
+        text = f"test: required at most {UNDECLARED_HITS} ids, found {taken}; narrow it, or say `hits: {taken}`"
+        yield Finding("wide", entry.line, entry.test, text)
+    elif entry.hits is not None and taken > entry.hits:
+        text = f"hits: required {entry.hits} ids, found {taken}; look at the new ones, then say `hits: {taken}`"
+        yield Finding("wide", entry.line, entry.test, text)
+    elif entry.hits is not None and taken < entry.hits:
+        text = (
+            f"hits: required {entry.hits} ids, found {taken}; say `hits: {taken}`, or it would take as many new ones"
+        )
+        yield Finding("hits", entry.line, entry.test, text, successor=str(taken), fixable=True)
+
+
+def _pairs(entries: Sequence[Expectation], hits: Sequence[list[str]], known: Known) -> Iterator[Finding]:
+    """Yield a finding for each entry that says what an earlier or wider one says."""
+    first: dict[tuple[str, str], int] = {}
+    twins: set[int] = set()
+    for place, entry in enumerate(entries):
+        key = entry.test, str(entry.when)
+        if key in first:
+            twins.add(place)
+            yield _duplicate(entries[first[key]], entry)
+        else:
+            first[key] = place
+    shared: dict[tuple[int, int], int] = {}
+    takers: dict[str, list[int]] = {}
+    for place, taken in enumerate(hits):
+        if place not in twins:
+            for node_id in taken:
+                takers.setdefault(node_id, []).append(place)
+    for places in takers.values():
+        for pair in combinations(places, 2):
+            shared[pair] = shared.get(pair, 0) + 1
+    for (left, right), count in shared.items():
+        yield from _pair(entries[left], len(hits[left]), entries[right], len(hits[right]), count, known)
+
+
+def _pair(
+    one: Expectation, ones: int, other: Expectation, others: int, shared: int, known: Known
+) -> Iterator[Finding]:
+    """Yield what is wrong with two entries that both take `shared` ids; of two alike the later one is named."""
+    if not known.meet(one.when, other.when):
+        return
+    if shared == others and known.contains(one.when, other.when):
+        inner, outer = other, one
+    elif shared == ones and known.contains(other.when, one.when):
+        inner, outer = one, other
+    else:
+        text = f"required one entry a test and place, found line {one.line} ({one.test}) for {shared} of its ids too"
+        yield Finding("overlap", other.line, other.test, f"test: {text}; let one of the two leave them out")
+        return
+    text = f"test: required an entry that says more than others, found it inside of line {outer.line} ({outer.test})"
+    yield Finding("shadowed", inner.line, inner.test, f"{text}; remove it, or narrow the other")
+
+
+def _duplicate(first: Expectation, second: Expectation) -> Finding:
+    differing = [
+        name
+        for name in (
+            "expect",
+            "kind",
+            "reason",
+            "issue",
+            "owner",
+            "added",
+            "review_by",
+            "invalidates",
+            "touches",
+            "hits",
+        )
+        if getattr(first, name) != getattr(second, name)
+    ]
+    text = f"test: required once for a place, found in line {first.line} too"
+    if differing:
+        text += f" with another {', '.join(differing)}; keep one of the two"
+    else:
+        text += "; remove one"
+    return Finding("duplicate", second.line, second.test, text, fixable=not differing)
+
+
+def _order(entries: Sequence[Expectation]) -> Iterator[Finding]:
+    in_file = sorted(entries, key=lambda entry: entry.line)
+    for before, entry in pairwise(in_file):
+        if order_key(entry) < order_key(before):
+            text = f"order: required entries sorted by test, found it behind {before.test}; sort them"
+            yield Finding("order", entry.line, entry.test, text, fixable=True)
+            return
+
+
+def order_key(entry: Expectation) -> tuple[str, str]:
+    """Return what entries are sorted by."""
+    return entry.test, str(entry.when)
