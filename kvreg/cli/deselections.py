@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,7 +102,7 @@ def _overview(
     if as_json:
         render.document(documents.figures(found, entries, file, as_of))
         return
-    render.line(f"{file}: {len(entries)} entries as of {as_of}")
+    render.line(f"{file}: {_counted(entries, 'entry', 'entries')} as of {as_of}")
     if unusable:
         render.line(f"{unusable} faults make entries unusable: `kvreg deselections check --file {file}` names them")
     if not entries:
@@ -219,13 +220,16 @@ def check(listed: Path | None, ids: Path | None, fix: bool, as_of: date, as_json
     findings = lint.check(found, known, as_of, index)
     done: tuple[Finding, ...] = ()
     left = None
-    if fix:
+    while fix:
         mended = mend(found, findings)
-        done, left = mended.done, mended.left
-        if done:
-            replace_file(file, mended.text.encode())
-            found = survey(file)
-            findings = lint.check(found, known, as_of, index)
+        left = mended.left
+        if not mended.done:
+            break
+        # A new id may stand in the wrong place, or be another entry's: once more, until nothing mechanical is left.
+        done += mended.done
+        replace_file(file, mended.text.encode())
+        found = survey(file)
+        findings = lint.check(found, known, as_of, index)
     if as_json:
         render.document(
             {
@@ -242,11 +246,16 @@ def check(listed: Path | None, ids: Path | None, fix: bool, as_of: date, as_json
     else:
         _say(file, findings, done, left)
         checked = f"against {len(index)} ids" if index is not None else "against no ids (name some with --ids)"
-        render.line(f"{file}: {len(found.entries)} entries, {len(findings)} findings as of {as_of}, {checked}")
+        counted = f"{_counted(found.entries, 'entry', 'entries')}, {_counted(findings, 'finding', 'findings')}"
+        render.line(f"{file}: {counted} as of {as_of}, {checked}")
         fixable = sum(each.fixable for each in findings)
         if fixable and not fix:
             render.line(f"--fix mends {fixable} of them")
     return FINDING if findings else 0
+
+
+def _counted(things: Sized, one: str, many: str) -> str:
+    return f"{len(things)} {one if len(things) == 1 else many}"
 
 
 def _say(file: Path, findings: tuple[Finding, ...], done: tuple[Finding, ...], left: str | None) -> None:

@@ -1,8 +1,9 @@
 """Mends what is mechanical in a list, in its text: comments, quotes and the order of keys stay as they are.
 
-Mended: duplicates that are equal in every field, ids with a single sure successor, `hits` that is too high, the order
-of entries. Everything else needs somebody who knows why a test fails. What the mended text says is read again and
-compared with what it should say, so that a list written in a way that this does not understand is left alone.
+Mended: duplicates that are equal in every field (the first one takes their comments), ids with a single sure
+successor, `hits` that is too high, the order of entries. Everything else needs somebody who knows why a test fails.
+What the mended text says is read again and compared with what it should say, so that a list written in a way that
+this does not understand is left alone.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ def mend(found: Survey, findings: Sequence[Finding]) -> Mended:
     for finding in wanted:
         line = finding.line
         if finding.code == "duplicate":
+            kept = next(each for each in entries.values() if order_key(each) == order_key(entries[line]))
+            remarks = [text for text in by_line[line] if text.lstrip().startswith("#")]
+            by_line[kept.line] = [*remarks, *by_line[kept.line]]
             del by_line[line], entries[line]
         elif finding.code == "dead" and finding.successor is not None:
             by_line[line] = _replaced(by_line[line], "test", finding.test, finding.successor)

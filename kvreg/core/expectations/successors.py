@@ -16,6 +16,7 @@ from posixpath import basename
 
 from kvreg.core.expectations.matching import IdIndex
 from kvreg.core.expectations.node_ids import ANY_TAIL, Pattern, escaped, file_of
+from kvreg.core.near import nearest
 
 PROPOSED = 3
 """Live ids that are named at most."""
@@ -82,7 +83,8 @@ class Successors:
         """Return tests of a name like the dead one's, those of its own file before others."""
         file, _, name = pattern.base.partition("::")
         words = _name_words(name)
-        ranked = _ranked(words, self._by_file.get(file, []), _base_words)
+        own = self._by_file.get(file, [])
+        ranked = _ranked(words, own, _base_words) or nearest(pattern.base, own[:_LOOKED_AT], count=PROPOSED)
         if not ranked:
             rare = min((self._by_word[word] for word in words if word in self._by_word), key=len, default=[])
             ranked = _ranked(words, rare, _base_words)
@@ -178,7 +180,7 @@ def _shortened(words: Words) -> set[Words]:
     return {words[:place] + words[place + 1 :] for place in range(len(words))}
 
 
-def _ranked(wanted: Words, texts: Sequence[str], words_of: Callable[[str], Words]) -> list[str]:
+def _ranked(wanted: Words, texts: Sequence[str], words_of: Callable[[str], Words]) -> Sequence[str]:
     """Return the texts that share most words with `wanted`, as many as are proposed."""
     counted = Counter(wanted)
     scored: list[tuple[float, str]] = []
