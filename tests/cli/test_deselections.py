@@ -130,9 +130,7 @@ def test_a_dead_id_names_its_line_and_the_id_that_it_became(ask, tmp_path):
 def test_the_check_runs_no_test_and_loads_no_torch(kvreg, tmp_path):
     for name in ("clean.yaml", "test-ids.txt"):
         shutil.copy(GOLDEN / name, tmp_path)
-    loaded = (
-        "import atexit; atexit.register(lambda: print([n for n in ('torch', 'triton', 'pytest') if n in sys.modules]))"
-    )
+    loaded = "import atexit; atexit.register(lambda: print({'torch', 'triton', 'pytest'} & set(sys.modules)))"
 
     answer = kvreg("deselections", "check", "--file", str(tmp_path / "clean.yaml"), *AS_OF, before=loaded)
 

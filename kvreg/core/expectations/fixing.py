@@ -46,8 +46,8 @@ def mend(found: Survey, findings: Sequence[Finding]) -> Mended:
         line = finding.line
         if finding.code == "duplicate":
             kept = next(each for each in entries.values() if order_key(each) == order_key(entries[line]))
-            remarks = [text for text in by_line[line] if text.lstrip().startswith("#")]
-            by_line[kept.line] = [*remarks, *by_line[kept.line]]
+            above, body = _remarks(by_line[kept.line])
+            by_line[kept.line] = [*above, *filter(str.strip, _remarks(by_line[line])[0]), *body]
             del by_line[line], entries[line]
         elif finding.code == "dead" and finding.successor is not None:
             by_line[line] = _replaced(by_line[line], "test", finding.test, finding.successor)
@@ -89,6 +89,12 @@ def _blocks(found: Survey) -> tuple[list[str], dict[int, list[str]], list[str]] 
         by_line[start] = body
         end = last
     return lines[: heads[0]], by_line, lines[end:]
+
+
+def _remarks(block: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what stands above an entry, and the entry."""
+    first = next(number for number, line in enumerate(block) if line.strip() and not line.lstrip().startswith("#"))
+    return list(block[:first]), list(block[first:])
 
 
 def _replaced(block: Sequence[str], key: str, old: str, new: str) -> list[str]:
