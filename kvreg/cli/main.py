@@ -43,6 +43,7 @@ COMMANDS = {
     "devices": Entry("kvreg.cli.devices:devices", "List the devices, or show one with the sources of its facts."),
     "doctor": Entry("kvreg.cli.doctor:doctor", "Say what this machine has, what is missing and how to get it."),
     "validate": Entry("kvreg.cli.validate:validate", "Run the numerical gate and record the evidence."),
+    "toolchain": Entry("kvreg.cli.toolchain:toolchain", "Install and check compilers for cards that are not there."),
     "evidence": Entry("kvreg.cli.evidence:evidence", "List, show and check the records of validations."),
     "deselections": Entry(
         "kvreg.cli.deselections:deselections", "Say which tests are off where and until when; check such lists."

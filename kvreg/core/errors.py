@@ -16,6 +16,7 @@
     ├── Finding                   4   lint, drift or stale evidence
     ├── GateFailed                5   a kernel gave a wrong result
     ├── DeviceUnavailable         6   no card, or the card was lost
+    │   └── ToolchainUnavailable  6   a compiler for a card is not installed, or cannot be
     └── NoImprovement             7   only with --require-improvement
 
 A message names the subject, what is required, what was found and what to do next.
@@ -132,6 +133,12 @@ class DeviceUnavailable(KvregError):
 
     exit_code = 6
     code = "device_unavailable"
+
+
+class ToolchainUnavailable(DeviceUnavailable):
+    """A compiler that stands in for a card is not installed, or cannot be."""
+
+    code = "toolchain_unavailable"
 
 
 class NoImprovement(KvregError):

@@ -17,17 +17,20 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+Reader = Callable[[Any, str], dict[str, Any]]
+"""From a compiled kernel and what Triton printed to its reading."""
 
 KEPT = ("ptx", "amdgcn", "spv")
 """Texts that readings are made of."""
 ERROR_CHARACTERS = 2000
 
 
-def main() -> int:
-    """Answer one request."""
+def main(prepare: Callable[[], None] | None = None, reader: Reader | None = None) -> int:
+    """Answer one request. `prepare` is called before the compilation, `reader` stands in for `read`."""
     request = json.load(sys.stdin)
     answer_to = os.dup(1)
     with tempfile.TemporaryDirectory(prefix="kvreg-compile-") as folder:
@@ -36,21 +39,25 @@ def main() -> int:
             os.dup2(file.fileno(), 1)
         # A cached binary would come without the log of ptxas; results are kept by the caller.
         os.environ |= {"TRITON_CACHE_DIR": folder, "TRITON_DUMP_PTXAS_LOG": "1", "TRITON_INTERPRET": "0"}
-        answer = _answer(request, printed)
+        answer = _answer(request, printed, prepare, reader or read)
     with open(answer_to, "w", encoding="utf-8") as stream:
         json.dump(answer, stream)
     return 0
 
 
-def _answer(request: Mapping[str, Any], printed: Path) -> dict[str, Any]:
+def _answer(
+    request: Mapping[str, Any], printed: Path, prepare: Callable[[], None] | None, reader: Reader
+) -> dict[str, Any]:
     began = time.perf_counter()
     try:
         _without_torch()
         import triton
 
+        if prepare is not None:
+            prepare()
         kernel = compile_one(request["specialization"])
         sys.stdout.flush()
-        reading = read(kernel, printed.read_text(encoding="utf-8", errors="replace"))
+        reading = reader(kernel, printed.read_text(encoding="utf-8", errors="replace"))
         if request.get("keep"):
             _keep(kernel, Path(request["keep"]))
     except Exception as error:

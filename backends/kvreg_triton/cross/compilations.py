@@ -15,6 +15,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -158,7 +159,8 @@ class Compiler:
         except ValueError:
             return Compiled("crash", seconds, error=f"{_ending(process.returncode)}: {_last_words(errors)}")
         if answer["status"] != "ok":
-            return Compiled("error", seconds, error=f"{answer['type']}: {_one_line(answer['error'])}")
+            words = f"{answer['type']}: {answer['error']}"
+            return Compiled("error", seconds, error=_one_line(f"{words}{_pass_error(errors)}"))
         return Compiled("ok", seconds, reading=answer["reading"], triton=answer["triton"])
 
     def _search_path(self) -> str:
@@ -213,6 +215,12 @@ def _last_words(errors: bytes) -> str:
     lines = [line.strip() for line in errors.decode(errors="replace").splitlines() if line.strip()]
     telling = [line for line in lines if "LLVM ERROR" in line or "Assertion" in line]
     return _one_line((telling or lines or ["it said nothing"])[-1])
+
+
+def _pass_error(errors: bytes) -> str:
+    """Return what a compiler pass printed: Triton itself only says that its pass manager failed."""
+    found = re.search(rb"^\S+?:\d+:\d+: error: (.*)$", errors, re.MULTILINE)
+    return f"; {found[1].decode(errors='replace')}" if found else ""
 
 
 def _one_line(text: str) -> str:

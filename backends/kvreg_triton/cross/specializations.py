@@ -19,6 +19,10 @@ from typing import Any
 Target = tuple[str, Any, int]
 """Triton's backend, arch and lanes of a warp: ("cuda", 90, 32), ("hip", "gfx942", 64), ("xpu", {properties}, 32)."""
 
+LENDERS: Mapping[str, Target] = {"xpu": ("cuda", 90, 32)}
+"""Backends that Triton's own wheel lacks, and with whose eyes a launch is seen in their stead: both add to it what
+Triton's base class does (a multiple of 16, an integer of 1) and take e4m3fn; AMD's adds its 2 GiB."""
+
 ALWAYS = ("num_warps", "num_stages", "enable_fp_fusion")
 """Options that are named even where they are Triton's default, which differs by release."""
 
@@ -105,9 +109,10 @@ def recording(target: Target) -> Iterator[list[Specialization]]:
     from kvreg_triton.launch import compile_only
 
     found: dict[str, Specialization] = {}
+    seen_as = LENDERS.get(target[0], target)
 
     def record(**call: Any) -> bool:
-        one = _of_hook(call, target)
+        one = _of_hook(call, target, seen_as)
         found.setdefault(one.digest, one)
         recorded[:] = found.values()
         return True  # tells Triton that there is nothing left to compile
@@ -115,7 +120,7 @@ def recording(target: Target) -> Iterator[list[Specialization]]:
     recorded: list[Specialization] = []
     before_hook, before_driver = triton.knobs.runtime.jit_cache_hook, driver._active
     triton.knobs.runtime.jit_cache_hook = record
-    driver.set_active(StandIn(target))
+    driver.set_active(StandIn(seen_as))
     try:
         with compile_only():
             yield recorded
@@ -124,7 +129,7 @@ def recording(target: Target) -> Iterator[list[Specialization]]:
         driver._active = before_driver
 
 
-def _of_hook(call: Mapping[str, Any], target: Target) -> Specialization:
+def _of_hook(call: Mapping[str, Any], target: Target, seen_as: Target) -> Specialization:
     told, function = call["compile"], call["fn"].jit_function
     names = function.arg_names
     constants = {names[path[0]]: _written(value) for path, value in told["constants"].items()}
@@ -135,7 +140,7 @@ def _of_hook(call: Mapping[str, Any], target: Target) -> Specialization:
         signature=dict(told["signature"]),
         constexprs=constants,
         attrs=attrs,
-        options=_named(options, target),
+        options=_named(options, seen_as),
         target=target,
     )
 
