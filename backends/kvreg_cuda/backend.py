@@ -36,9 +36,12 @@ class Cuda(FolderBackend):
 
     def variants(self) -> Sequence[Variant]:
         """Return the portable Triton variants."""
-        from kvreg_triton.variants import shared  # commands that only list devices do without
+        # Commands that only list devices do without.
+        from kvreg_cuda.configs import candidates
+        from kvreg_triton.defaults import FILE, Defaults
+        from kvreg_triton.variants import shared
 
-        return shared(self.platform)
+        return shared(self.platform, Defaults(candidates, self.device_file.with_name(FILE)))
 
     def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
         """Return warps and pipeline stages; block sizes are the variant's own."""

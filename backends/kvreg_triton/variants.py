@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from kvreg.core.devices import Device
 from kvreg.core.formats import default_format
@@ -10,7 +10,7 @@ from kvreg.core.layouts import DEFAULT
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Constraints, Variant, VariantId
-from kvreg_triton import configs
+from kvreg_triton.defaults import Defaults
 
 _SHORT = {
     Mode.NONE: "none",
@@ -32,18 +32,20 @@ FEATURES = (
     "prefix_ranges",
     "multi_query_split",
 )
-_DEFAULTS: dict[Op, Callable[[Mode, Request], Mapping[str, int]]] = {
-    Op.WRITE: configs.write,
-    Op.DECODE: configs.decode,
-    Op.PREFILL: configs.prefill,
-}
 
 
-def _default_config(mode: Mode, op: Op) -> Callable[[Device, Request], Mapping[str, int]]:
+def _default_config(mode: Mode, op: Op, defaults: Defaults) -> Callable[[Device, Request], Mapping[str, int]]:
     def choose(device: Device, request: Request) -> Mapping[str, int]:
-        return _DEFAULTS[op](mode, request)
+        return defaults.default(mode, op, device, request)
 
     return choose
+
+
+def _candidates(mode: Mode, op: Op, defaults: Defaults) -> Callable[[Device, Request], Sequence[Mapping[str, int]]]:
+    def in_order(device: Device, request: Request) -> Sequence[Mapping[str, int]]:
+        return defaults.candidates_of(mode, op, device, request)
+
+    return in_order
 
 
 def _stored(mode: Mode) -> Callable[[Device, int], Format]:
@@ -71,8 +73,9 @@ def _constraints(mode: Mode, op: Op) -> Constraints:
     return Constraints(features=FEATURES if op is Op.WRITE else features, needs_fp8="e4m3" if mode.is_fp8 else None)
 
 
-def shared(platform: str) -> tuple[Variant, ...]:
-    """Return the portable variants as `platform` (cuda, rocm or xpu) offers them."""
+def shared(platform: str, defaults: Defaults | None = None) -> tuple[Variant, ...]:
+    """Return the portable variants as `platform` (cuda, rocm or xpu) offers them, with its launch parameters."""
+    own = defaults or Defaults()
     return tuple(
         Variant(
             id=VariantId(f"triton-{short}-{op}", 1),
@@ -83,7 +86,8 @@ def shared(platform: str) -> tuple[Variant, ...]:
             launcher=f"{_module(mode, op)}:{op.value.upper()}",
             kernels=_kernels(mode, op),
             format=_stored(mode),
-            default_config=_default_config(mode, op),
+            default_config=_default_config(mode, op, own),
+            candidates=_candidates(mode, op, own),
             constraints=_constraints(mode, op),
             matrix_instruction=op is not Op.WRITE,
         )

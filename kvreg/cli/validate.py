@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvreg.cli import progress, render
+from kvreg.cli import cross, progress, render
 from kvreg.core import asking, environment
 from kvreg.core.errors import DeviceUnavailable, GateFailed, Refused, UsageError, wrong
 
@@ -25,7 +25,13 @@ _SHOWN_FAILURES = 8
 
 
 @click.command()
-@click.option("--device", help="Device to validate; it must be in this machine. Default: KVREG_DEVICE, else its card.")
+@click.option(
+    "--device", help="Device to validate; but for --compile it must be here. Default: KVREG_DEVICE, else this card."
+)
+@click.option(
+    "--compile", "compiling", is_flag=True, help="Compile for cards that are not here, and judge the figures."
+)
+@click.option("--arch", "archs", multiple=True, help="With --compile: an arch (sm_86, gfx942); may be repeated.")
 @click.option("--mode", "modes", multiple=True, help="Only this KV quantization mode; may be repeated.")
 @click.option(
     "--head-size", "head_sizes", type=click.IntRange(1), multiple=True, help="Only this one; may be repeated."
@@ -49,6 +55,8 @@ _SHOWN_FAILURES = 8
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def validate(
     device: str | None,
+    compiling: bool,
+    archs: Sequence[str],
     modes: Sequence[str],
     head_sizes: Sequence[int],
     names: Sequence[str],
@@ -70,6 +78,15 @@ def validate(
     a kernel was wrong (no trace is written for it) and with 6 when the device is absent or was lost.
     """
     settings = environment.read()
+    if compiling or archs:
+        beside = {
+            "--stale": stale, "--features": every_feature, "--seeds": seeds, "--long": long_form,
+            "--interpreter": interpreter, "--journal": journal, "--no-timings": no_timings,
+        }  # fmt: skip
+        _only_compiling(compiling, [name for name, value in beside.items() if value])
+        named = (*((device,) if device is not None else ()), *archs)
+        asked = cross.Asked(named, tuple(modes), tuple(head_sizes), tuple(names), target, jobs, cell_timeout, as_json)
+        return cross.run(asked, settings)
     try:
         from kvreg.validation import cells as lists
         from kvreg.validation import journal as journals
@@ -87,7 +104,7 @@ def validate(
         ) from error
 
     machine = machines.machine_for(device, interpreter=interpreter, default=settings.device)
-    variants = _chosen(machine.variants(settings.backend), modes, names)
+    variants = chosen(machine.variants(settings.backend), modes, names)
     # Asked before the work, so that a folder that cannot be written costs nothing.
     folders = {each.id: machines.evidence_folder(machine, each, settings.home, target) for each in variants}
     sizes = tuple(dict.fromkeys(head_sizes)) or lists.HEAD_SIZES
@@ -129,18 +146,31 @@ def validate(
     return GATE_FAILED if any(each.status != "passed" for each in verdicts) else 0
 
 
+def _only_compiling(compiling: bool, beside: Sequence[str]) -> None:
+    """Raise UsageError for what does not go with a compilation: --arch without it, and what needs a device."""
+    if not compiling or beside:
+        raise UsageError(
+            wrong(
+                "validate",
+                required="--compile for --arch" if not compiling else "--compile without what runs kernels",
+                found="--arch alone" if not compiling else " ".join(beside),
+                remedy="add --compile" if not compiling else "leave them out, or --compile",
+            )
+        )
+
+
 def _profile(place: str, interpreter: bool, long_form: bool) -> str:
     name = "interpreter" if interpreter else "cpu" if place == "cpu" else "device"
     return f"{name}-long" if long_form else name
 
 
 def _file_name(device: str, numerics: str) -> str:
-    from kvreg.core.traces import device_folder
+    from kvreg.core.devices import folder_name
 
-    return f"{device_folder(device)}-{numerics}"
+    return f"{folder_name(device)}-{numerics}"
 
 
-def _chosen(offered: Sequence[Variant], modes: Sequence[str], names: Sequence[str]) -> tuple[Variant, ...]:
+def chosen(offered: Sequence[Variant], modes: Sequence[str], names: Sequence[str]) -> tuple[Variant, ...]:
     """Return the variants of the named modes and names, all of them when none is named."""
     wanted = {asking.parse_mode(mode) for mode in modes} - {None}
     found = [each for each in offered if not wanted or each.mode in wanted]

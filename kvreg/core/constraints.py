@@ -32,9 +32,15 @@ ORDER = (
     "format",
     "no_variant",
     "expectation",
+    "compile",
+    "threads",
+    "shared_memory",
+    "matrix_instruction",
+    "spills",
     "stale",
     "evidence",
     "feature_evidence",
+    "config_evidence",
 )
 """Reason codes, what a request can never get over first; the one line of a refusal quotes the first of these."""
 

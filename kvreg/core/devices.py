@@ -10,6 +10,11 @@ ARCH_PREFIX = "arch:"
 """Keys of arch devices start with it: arch:sm_90."""
 
 
+def folder_name(key: str) -> str:
+    """Return a device key as a folder's name: h200/mig-1g.18gb -> h200_mig-1g.18gb, arch:sm_90 -> arch_sm_90."""
+    return key.replace("/", "_").replace(":", "_")
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """One card, one MIG slice, one sub-model or one bare arch. None means unknown; nothing is guessed."""

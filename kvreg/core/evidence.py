@@ -52,6 +52,17 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a compiler's figures say against a kernel on an arch, both numbers quoted."""
+
+    code: str
+    """shared_memory, spills, matrix_instruction, threads, compile."""
+    field: str
+    required: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known of one (variant, op, mode, head size) on one device; made from one trace."""
 
@@ -80,8 +91,12 @@ class Evidence:
     """torch, triton, driver, python, kvreg."""
     resources: Mapping[str, Any] = field(default_factory=dict)
     timings: tuple[Timing, ...] = ()
+    config: Mapping[str, int] = field(default_factory=dict)
+    """Launch parameters that were validated; a cross build says nothing of others."""
+    refusals: tuple[Refusal, ...] = ()
+    """Why a cross build can not serve: the record is there to say so."""
 
     @property
     def tier(self) -> Tier:
-        """The tier that the axes amount to."""
-        return tier(self.numerics, self.build)
+        """The tier that the axes amount to; a build that was refused amounts to nothing."""
+        return Tier.DECLARED if self.refusals else tier(self.numerics, self.build)

@@ -19,7 +19,7 @@ from typing import Any
 from kvreg.core import environment, notices, registry, shards
 from kvreg.core.backends import Backend
 from kvreg.core.devices import Device
-from kvreg.core.evidence import Evidence, Timing
+from kvreg.core.evidence import Evidence, Refusal, Timing
 from kvreg.core.expectations import derived, own
 from kvreg.core.requests import Op
 from kvreg.core.sources import package_files
@@ -287,6 +287,7 @@ def _recorded(record: Mapping[str, Any], root: Path, overlay: bool) -> Recorded:
         "layouts": tuple(record["layouts"]),
         "features": tuple(record["features"]),
         "timings": tuple(Timing(**each) for each in record["timings"]),
+        "refusals": tuple(Refusal(**each) for each in record["refusals"]),
     }
     return Recorded(Evidence(**fields), record["ended"], root / record["file"], overlay)
 

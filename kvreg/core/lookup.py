@@ -7,7 +7,7 @@ from functools import cached_property
 
 from kvreg.core import installed
 from kvreg.core.backends import Backend
-from kvreg.core.devices import Device
+from kvreg.core.devices import Device, folder_name
 from kvreg.core.expectations.derived import Touching, concerning
 from kvreg.core.index import Index, Kernels, Recorded
 from kvreg.core.modes import Mode
@@ -104,7 +104,7 @@ class Lookup:
         """Folder names of the device, its parent and every device of its arch."""
         keys = {self.device.key, self.device.parent or self.device.key}
         keys |= {each.key for each in self.index.devices() if each.arch == self.device.arch}
-        return frozenset(key.replace("/", "_") for key in keys)
+        return frozenset(folder_name(key) for key in keys)
 
     def _folders(self, backend: Backend) -> list[str]:
         """Return the evidence folders of the relatives, slices of their cards included."""

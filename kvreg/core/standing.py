@@ -2,13 +2,14 @@
 
 A trace counts where its kernel hash is the kernel's, its head size is the request's, the layout was in it and its
 cells covered every feature of the request that concerns the op. Made on the very device it counts as it is; made on
-another card of the same arch its numerics count as `arch` and its speed not at all. A trace of another kernel is
-stale: it counts for nothing, but it is named.
+another card of the same arch its numerics count as `arch` and its speed not at all. A cross build counts on every
+card of its arch, for the launch parameters that were compiled; where the compiler's figures refused it, they are the
+reason. A trace of another kernel is stale: it counts for nothing, but it is named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kvreg.core.decisions import Reason
@@ -22,6 +23,9 @@ from kvreg.core.variants import Variant
 
 ALLOWABLE = (Tier.INTERPRETED,)
 """Tiers that `--allow` can add to measured and compiled."""
+
+COMPILABLE = ("cuda", "rocm")
+"""Platforms that the Triton of every installation compiles for without a card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,16 @@ def stand(
         newest, key=lambda each: (not set(asked) <= {*each.evidence.features}, *_preference(each.evidence, device))
     )
     evidence = as_on(best.evidence, device)
+    if evidence.refusals:
+        return Standing(evidence, tuple(_by_figures(evidence)))
     lacking = tuple(word for word in asked if word not in evidence.features)
     if lacking:
         return Standing(evidence, (_uncovered(variant, request, device, best.evidence, lacking),))
     if evidence.tier is Tier.DECLARED or (evidence.tier in ALLOWABLE and evidence.tier not in allow):
         return Standing(evidence, (_too_weak(variant, request, device, evidence),))
+    default = dict(variant.default_config(device, request))
+    if evidence.build == "cross" and dict(evidence.config) != default:
+        return Standing(evidence, (_other_config(variant, request, device, evidence, default),))
     return Standing(evidence, (), tuple(_notes(best.evidence, device)))
 
 
@@ -99,6 +108,16 @@ def validate_command(request: Request, device: Device, variant: Variant, *, stal
     return f"kvreg validate --device {device.key} --mode {variant.mode} --head-size {request.head_size}"
 
 
+def runs(request: Request, device: Device, variant: Variant) -> str:
+    """Return how a variant gets the evidence that it lacks: on the card, or from the compiler without one."""
+    command = validate_command(request, device, variant)
+    if device.platform == "cpu":
+        return f"run `{command}`"
+    if device.platform not in COMPILABLE:
+        return f"run `{command}` where such a card is"
+    return f"run `{command} --compile`, which needs no card, or without --compile where such a card is"
+
+
 def _preference(evidence: Evidence, device: Device) -> tuple[int, int, str]:
     nearness = 0 if evidence.device == device.key else 1 if evidence.device == device.parent else 2
     return as_on(evidence, device).tier.rank, nearness, evidence.device
@@ -112,9 +131,7 @@ def _missing(
     own: Sequence[Recorded],
     fresh: Sequence[Recorded],
 ) -> Reason:
-    run = f"run `{validate_command(request, device, variant)}` where such a card is"
-    if device.platform == "cpu":
-        run = f"run `{validate_command(request, device, variant)}`"
+    run = runs(request, device, variant)
     if fresh:
         seen = sorted({layout for each in fresh for layout in each.evidence.layouts})
         return Reason(
@@ -149,14 +166,39 @@ def _uncovered(
 
 
 def _too_weak(variant: Variant, request: Request, device: Device, evidence: Evidence) -> Reason:
-    remedy = f"run `{validate_command(request, device, variant)}` where such a card is"
+    remedy = runs(request, device, variant)
     if evidence.tier in ALLOWABLE:
         remedy = f"add --allow {evidence.tier}, or {remedy}"
     return Reason("evidence", "evidence", "measured or compiled", str(evidence.tier), remedy)
 
 
+def _by_figures(evidence: Evidence) -> Iterable[Reason]:
+    remedy = f"`kvreg evidence show {evidence.trace}` lists the launch parameters that were tried"
+    for each in evidence.refusals:
+        yield Reason(each.code, each.field, each.required, each.found, remedy)
+
+
+def _other_config(
+    variant: Variant, request: Request, device: Device, evidence: Evidence, default: Mapping[str, int]
+) -> Reason:
+    differing = [name for name, value in default.items() if evidence.config.get(name) != value]
+    return Reason(
+        "config_evidence",
+        "launch parameters",
+        ", ".join(f"{name} {evidence.config.get(name)}" for name in differing) + " as compiled",
+        ", ".join(f"{name} {default[name]}" for name in differing) + f" for a group of {request.group}",
+        f"run `{validate_command(request, device, variant)}` where such a card is",
+    )
+
+
 def _notes(evidence: Evidence, device: Device) -> Iterable[Note]:
-    if evidence.device != device.key:
+    if evidence.build == "cross":
+        triton = evidence.versions.get("triton", "an unknown release")
+        yield Note(
+            "never_run",
+            f"compiled for {evidence.arch} by Triton {triton}, never run there; numerics by the interpreter, no speed",
+        )
+    elif evidence.device != device.key:
         yield Note(
             "arch_evidence",
             f"numerics measured on {evidence.device}, which has the same {device.arch}; no speed of its own",

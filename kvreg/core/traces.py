@@ -1,6 +1,6 @@
 """Trace files: the record of one validation, written by `kvreg validate` only, and how to tell an edited one.
 
-    <evidence folder>/<device key, "/" as "_">/<mode>/d<head>-<op>-<variant name>.yaml     and, beside it,
+    <evidence folder>/<device key, "/" and ":" as "_">/<mode>/d<head>-<op>-<variant name>.yaml     and, beside it,
     <the same>.jsonl.gz                                                        the raw log, one cell a line
 
 `digest` covers everything in the file but itself and the id that is made from it; `log.sha256` covers the raw log's
@@ -22,8 +22,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, ValidationError
 
 from kvreg.core import yaml_files
+from kvreg.core.devices import folder_name
 from kvreg.core.errors import BadFile, wrong
-from kvreg.core.evidence import Build, Evidence, Numerics, Speed, Timing
+from kvreg.core.evidence import Build, Evidence, Numerics, Refusal, Speed, Timing
 from kvreg.core.modes import Mode
 from kvreg.core.requests import FEATURES, Op
 from kvreg.core.shards import replace_file
@@ -116,6 +117,22 @@ class TimingRecord(_Record):
     fraction_of_limit: Error | None = None
 
 
+class RefusalRecord(_Record):
+    """What the compiler's figures say against the kernel on the arch."""
+
+    code: str
+    field: str
+    required: str
+    found: str
+
+
+class BasisRecord(_Record):
+    """The trace whose numerics a cross build rests on: an interpreter's, which is the same for every arch."""
+
+    id: str
+    digest: Hex
+
+
 class LogRecord(_Record):
     """The raw log beside the trace."""
 
@@ -157,6 +174,10 @@ class Trace(_Record):
     classes: list[ClassRecord]
     resources: dict[str, int | str | None] = {}
     """registers, spill_bytes, shared_bytes, matrix_instruction; None where unknown."""
+    basis: BasisRecord | None = None
+    """Of a cross build: where its gate's numbers and each class of them stand."""
+    refusals: list[RefusalRecord] | None = None
+    """Of a cross build that cannot serve the arch."""
     timings: list[TimingRecord] = []
     log: LogRecord
     digest: Hex
@@ -165,12 +186,7 @@ class Trace(_Record):
 def trace_file(folder: Path, device: str, mode: Mode | str, head_size: int, op: Op | str, variant: str) -> Path:
     """Return where the trace of a variant (`name@version`) lies below an evidence folder."""
     name = VariantId.parse(variant).name
-    return folder / device_folder(device) / str(mode) / f"d{head_size}-{op}-{name}.yaml"
-
-
-def device_folder(device: str) -> str:
-    """Return a device key as a folder's name: h200/mig-1g.18gb -> h200_mig-1g.18gb."""
-    return device.replace("/", "_")
+    return folder / folder_name(device) / str(mode) / f"d{head_size}-{op}-{name}.yaml"
 
 
 def seal(record: Mapping[str, Any]) -> Trace:
@@ -190,7 +206,7 @@ def digest(trace: Trace) -> str:
 
 def trace_id(trace: Trace, computed: str) -> str:
     """Return the id that a trace with this digest has."""
-    return f"{device_folder(trace.device)}-{trace.mode}-d{trace.head_size}-{trace.op}-{computed[:8]}"
+    return f"{folder_name(trace.device)}-{trace.mode}-d{trace.head_size}-{trace.op}-{computed[:8]}"
 
 
 def read_trace(path: Path) -> Trace:
@@ -275,6 +291,8 @@ def to_evidence(trace: Trace) -> Evidence:
         versions={name: version for name, version in trace.versions.items() if version is not None},
         resources=trace.resources,
         timings=tuple(Timing(**each.model_dump(exclude={"spread"})) for each in trace.timings),
+        config=trace.config,
+        refusals=tuple(Refusal(**each.model_dump()) for each in trace.refusals or ()),
     )
 
 
@@ -290,7 +308,7 @@ def _document(trace: Trace) -> dict[str, Any]:
     return document
 
 
-_LATER = ("features",)
+_LATER = ("features", "basis", "refusals")
 """Fields that came after the first traces were sealed: their absence must not change a digest."""
 
 _AGAIN = "run `kvreg validate` for it again"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvreg.core.devices import Device
@@ -76,3 +76,6 @@ class Variant:
     constraints: Constraints = field(default_factory=Constraints)
     matrix_instruction: bool = True
     """Whether the kernel is written for a matrix unit; write and reduce kernels declare none."""
+    candidates: Callable[[Device, Request], Sequence[Mapping[str, int]]] | None = None
+    """Launch parameters in the order in which a compilation for an arch tries them: the first that is sound there
+    becomes the arch's default. None where there is nothing but the default."""

@@ -197,11 +197,20 @@ PROFILES = {
     "cpu": Profile(contexts=_CPU_CONTEXTS, spots=_CPU_SPOTS, features=True),
     "cpu-long": Profile(spots=SPOTS, many_seeds=True, features=True),
     "interpreter": Profile(contexts=SHORT_CONTEXTS, seeds=1, groups=(1, 4), dtype="fp16"),
+    "interpreter-cross": Profile(
+        contexts=(*SHORT_CONTEXTS, 300),
+        inputs=("normal", "channel30"),
+        seeds=2,
+        groups=(1, 4),
+        layouts=(str(DEFAULT),),
+        dtype="fp16",
+    ),
     "interpreter-long": Profile(groups=(1, 4), dtype="fp16"),
     "smoke": Profile(contexts=SHORT_CONTEXTS, inputs=("normal", "channel30"), seeds=1, groups=(4,)),
 }
 """`cpu` tries 8192 tokens in one cell a variant only, and `interpreter` is the form that fits a test run: both take
-seconds for what a card does at once. The interpreter computes in fp32 and gets fp16 rows: it truncates bf16 where it
+seconds for what a card does at once. `interpreter-cross` is what a cross build rests on: two seeds, several splits,
+and the layout that is compiled. The interpreter computes in fp32 and gets fp16 rows: it truncates bf16 where it
 stores it, which alone takes 7e-3 of the 1e-2 that hard inputs may be off."""
 
 

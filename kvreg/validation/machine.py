@@ -156,9 +156,11 @@ def evidence_folder(machine: Machine, variant: Variant, home: Path, target: str)
 
     Raises UsageError for `repo` where there is no checkout.
     """
-    if target == "overlay":
-        return home / "evidence"
-    folder = machine.owner(variant).evidence_dir
+    return home / "evidence" if target == "overlay" else in_checkout(machine.owner(variant).evidence_dir)
+
+
+def in_checkout(folder: Path) -> Path:
+    """Return a platform's evidence folder where it belongs to a checkout; raises UsageError where it does not."""
     if not any((parent / "pyproject.toml").is_file() for parent in folder.parents):
         raise UsageError(
             wrong(

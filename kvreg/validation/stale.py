@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kvreg.core.devices import folder_name
 from kvreg.core.evidence import Evidence, tier
 from kvreg.core.index import Index
-from kvreg.core.traces import device_folder
 from kvreg.core.variants import Variant
 from kvreg.validation.machine import Machine
 
@@ -23,7 +23,7 @@ def lacking(
     Head sizes that are on record for a variant count too, beside those of `head_sizes`: a kernel that changed has
     made them stale.
     """
-    folder = device_folder(machine.device.key)
+    folder = folder_name(machine.device.key)
     would_be = tier(machine.numerics, "device" if machine.numerics == "device" else "none")
     found = []
     for variant in variants:

@@ -81,7 +81,7 @@ class Compiled:
 class Compiler:
     """Where compilations run and where their answers are kept."""
 
-    source: str
+    source: str = ""
     """Hash of the kernels' source; answers of another are not taken."""
     cache: Path | None = None
     """Folder of the answers; None keeps none."""
@@ -97,32 +97,42 @@ class Compiler:
     """Laid over this process's own."""
     fresh: bool = False
 
-    def run(self, specializations: Sequence[Specialization]) -> Iterator[tuple[int, Compiled]]:
-        """Yield (index, result) as they are ready, kept ones first. Closing the iterator kills what runs."""
-        open_ones: list[int] = []
+    def run(
+        self, specializations: Sequence[Specialization], sources: Sequence[str] = ()
+    ) -> Iterator[tuple[int, Compiled]]:
+        """Yield (index, result) as they are ready, kept ones first; equal ones are compiled once.
+
+        `sources` names each one's hash of the kernels' source where they differ. Closing the iterator kills what runs.
+        """
+        alike: dict[tuple[str, str], list[int]] = {}
         for index, one in enumerate(specializations):
-            known = None if self.fresh else self._kept(one)
-            if known is not None:
-                yield index, known
+            alike.setdefault((one.digest, sources[index] if sources else self.source), []).append(index)
+        open_ones: list[tuple[str, list[int]]] = []
+        for (_, source), indices in alike.items():
+            known = None if self.fresh else self.kept(specializations[indices[0]], source)
+            if known is None:
+                open_ones.append((source, indices))
             else:
-                open_ones.append(index)
+                yield from ((index, known) for index in indices)
         running: set[int] = set()
         pool = ThreadPoolExecutor(max_workers=max(1, self.jobs))
         try:
-            futures: dict[Future[Compiled], int] = {
-                pool.submit(self._one, specializations[index], running): index for index in open_ones
+            futures: dict[Future[Compiled], list[int]] = {
+                pool.submit(self._one, specializations[indices[0]], source, running): indices
+                for source, indices in open_ones
             }
             for future in as_completed(futures):
-                yield futures[future], future.result()
+                result = future.result()
+                yield from ((index, result) for index in futures[future])
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             for group in tuple(running):
                 _kill(group)
             pool.shutdown(wait=True)
 
-    def _one(self, one: Specialization, running: set[int]) -> Compiled:
+    def _one(self, one: Specialization, source: str, running: set[int]) -> Compiled:
         result = self.compile(one, running=running)
-        path = self._place(one)
+        path = self._place(one, source)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, json.dumps(asdict(result)).encode(), durable=False)
@@ -169,16 +179,17 @@ class Compiler:
             return os.pathsep.join(entry for entry in sys.path if entry)
         return str(_linked_packages())
 
-    def _place(self, one: Specialization) -> Path | None:
+    def _place(self, one: Specialization, source: str) -> Path | None:
         if self.cache is None:
             return None
         variables = {name: os.environ[name] for name in CODE_VARIABLES if name in os.environ}
-        depends = [self.source, self.triton, self.child, variables, dict(self.environment), self.timeout_s, one.digest]
+        depends = [source, self.triton, self.child, variables, dict(self.environment), self.timeout_s, one.digest]
         key = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
         return self.cache / key[:2] / f"{key[2:34]}.json"
 
-    def _kept(self, one: Specialization) -> Compiled | None:
-        path = self._place(one)
+    def kept(self, one: Specialization, source: str | None = None) -> Compiled | None:
+        """Return the answer that is on disk, None where there is none."""
+        path = self._place(one, self.source if source is None else source)
         try:
             return Compiled.from_json(json.loads(path.read_bytes())) if path is not None else None
         except (OSError, ValueError, TypeError):
