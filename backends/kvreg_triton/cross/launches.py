@@ -14,7 +14,7 @@ loads need an offset of 32 bits), and elsewhere the two are one specialization.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,10 @@ from kvreg_triton.cross.specializations import Specialization, Target, recording
 
 WIDE_BYTES = 1 << 31
 """The storage from which Triton's AMD backend gives up 32-bit offsets: it looks for at most 2**31 - 1."""
+
+AS_RECORDED: Target = ("cuda", 80, 32)
+"""What launches for Intel are recorded as: Triton's own wheel has no such backend. What it sees of arguments (multiples
+of 16, ones) is the same; what a launch names is num_warps and num_stages, which every backend has."""
 
 _SMALL_PAGES = 64
 _TOKENS = 64
@@ -78,9 +82,9 @@ def launches(
     for wide in (False, True):
         cache = _cache(variant.mode, device, request, wide)
         for form, call in _calls(variant, request, cache, config):
-            with recording(target) as recorded:
+            with recording(AS_RECORDED if target[0] == "xpu" else target) as recorded:
                 call()
-            for one in recorded:
+            for one in (replace(each, target=target) for each in recorded):
                 kernel = one.kernel.rpartition(":")[2]
                 name = "reduce" if kernel == "reduce" else form
                 found.setdefault(one.digest, Launch(f"{name}, wide" if wide else name, one))
