@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from kvreg.core import layouts
 from kvreg.core.buckets import Bucket, bucket, stand_in
-from kvreg.core.devices import Device
+from kvreg.core.devices import Device, folder_name
 from kvreg.core.requests import Op, Request
 from kvreg.core.selections import ConfigSource, Note
 from kvreg.core.variants import Variant
@@ -27,7 +27,7 @@ SOFT = ("triton", "torch", "driver")
 
 def file_name(device: str) -> str:
     """Return the name of a device key's tuned file: h200.yaml, h200_mig-1g.18gb.yaml."""
-    return f"{device.replace('/', '_')}.yaml"
+    return f"{folder_name(device)}.yaml"
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ WIDE_BYTES = 1 << 31
 """The storage from which Triton's AMD backend gives up 32-bit offsets: it looks for at most 2**31 - 1."""
 
 AS_RECORDED: Target = ("cuda", 80, 32)
-"""What launches for Intel are recorded as: Triton's own wheel has no such backend. What it sees of arguments (multiples
-of 16, ones) is the same; what a launch names is num_warps and num_stages, which every backend has."""
+"""What launches for Intel are recorded as: Triton's own wheel has no such backend. What Triton sees of arguments
+(multiples of 16, ones) is the same there, and num_warps and num_stages, which a launch names, every backend has."""
 
 _SMALL_PAGES = 64
 _TOKENS = 64
