@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kvreg.cli import render
+from kvreg.cli.deselection_lists import export, import_
 from kvreg.core.errors import UsageError
 from kvreg.core.near import nearest, suggestion
 
@@ -144,6 +145,10 @@ def _review(entry: Expectation, as_of: date) -> str:
     if entry.review_by is None:
         return "-"
     return f"{entry.review_by} (expired)" if entry.expired(as_of) else str(entry.review_by)
+
+
+deselections.add_command(import_)
+deselections.add_command(export)
 
 
 @deselections.command()

@@ -18,9 +18,7 @@ from kvreg.core.expectations.entries import Expectation
 from kvreg.core.expectations.files import Survey, survey_text
 from kvreg.core.expectations.lint import Finding, order_key
 from kvreg.core.expectations.node_ids import Pattern
-
-_PLAIN = re.compile(r"[A-Za-z0-9_./][^#'\"&*!|>%@`\n]*")
-"""Texts that YAML reads as they are, without quotes, wherever they stand behind a key (`: ` apart)."""
+from kvreg.core.expectations.writing import scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +100,15 @@ def _replaced(block: Sequence[str], key: str, old: str, new: str) -> list[str]:
     value = re.compile(
         rf"(?P<key>^ *(?:- +)?(?:{{ *)?{key}: +|[{{,] *{key}: +)(?P<quote>['\"]?){re.escape(old)}(?P=quote)"
     )
-    shown = new if _PLAIN.fullmatch(new) and ": " not in new and not new.endswith(":") else json.dumps(new)
     done: list[str] = []
     for number, line in enumerate(block):
         match = value.search(line)
         if match is None:
             done.append(line)
             continue
-        quote = match["quote"]
-        text = shown if not quote else json.dumps(new) if quote == '"' else "'" + new.replace("'", "''") + "'"
         in_flow = "{" in match["key"] or "," in match["key"]
-        if in_flow and not quote and re.search(r"[\[\]{},]", new):
-            text = json.dumps(new)
+        quoted = {"": scalar(new, flow=in_flow), '"': json.dumps(new), "'": "'" + new.replace("'", "''") + "'"}
+        text = quoted[match["quote"]]
         return [*done, line[: match.start("quote")] + text + line[match.end() :], *block[number + 1 :]]
     return done
 

@@ -28,6 +28,13 @@ class Lined(dict[str, Any]):
     """Key -> the line that it stands in."""
 
 
+class LinedList(list[Any]):
+    """A list of a file."""
+
+    lines: list[int]
+    """The line in which each item starts."""
+
+
 def parse(text: str, file: Path) -> Any:
     """Return the one document of `text`; raises BadFile, naming `file` and the line, where it is not YAML."""
     try:
@@ -68,8 +75,10 @@ class _Builder:
                 raise self._wrong(event, "an alias of an anchor above", f"*{event.anchor}")
             return self._anchors[event.anchor]
         if isinstance(event, yaml.SequenceStartEvent):
-            listed: list[Any] = []
+            listed = LinedList()
+            listed.lines = []
             while not isinstance(each := next(self._events), yaml.SequenceEndEvent):
+                listed.lines.append(each.start_mark.line + 1)
                 listed.append(self._value(each))
             return self._kept(event, listed)
         return self._kept(event, self._mapping(event))

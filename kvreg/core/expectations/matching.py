@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from kvreg.core.expectations.entries import Expectation
 from kvreg.core.expectations.node_ids import ANY_TAIL, Pattern, split
@@ -29,6 +30,11 @@ class IdIndex:
 
     def __contains__(self, node_id: object) -> bool:
         return node_id in self._ids
+
+    @cached_property
+    def ordered(self) -> tuple[str, ...]:
+        """Every id, sorted."""
+        return tuple(sorted(self._ids))
 
     @property
     def tests(self) -> Mapping[str, Sequence[str]]:

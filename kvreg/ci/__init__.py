@@ -1,0 +1,1 @@
+"""What kvreg knows of continuous integration: lists of switched-off tests, pipelines, job matrices."""
