@@ -35,13 +35,14 @@ class Cuda(FolderBackend):
         return cards()
 
     def variants(self) -> Sequence[Variant]:
-        """Return the portable Triton variants."""
+        """Return the portable Triton variants and those that only this platform has."""
         # Commands that only list devices do without.
         from kvreg_cuda.configs import candidates
+        from kvreg_cuda.variants import own
         from kvreg_triton.defaults import FILE, Defaults
         from kvreg_triton.variants import shared
 
-        return shared(self.platform, Defaults(candidates, self.device_file.with_name(FILE)))
+        return (*shared(self.platform, Defaults(candidates, self.device_file.with_name(FILE))), *own())
 
     def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
         """Return warps and pipeline stages; block sizes are the variant's own."""

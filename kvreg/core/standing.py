@@ -51,6 +51,8 @@ def stand(
     """
     layout = str(request.layout)
     own = [each for each in records if each.evidence.variant == str(variant.id) and each.evidence.op == variant.op]
+    if variant.needs_card:
+        own = [each for each in own if each.evidence.numerics != "interpreter"]
     fresh = [each for each in own if each.evidence.kernel_hash == kernel_hash]
     there = [each for each in fresh if layout in each.evidence.layouts]
     if not there:

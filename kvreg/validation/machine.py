@@ -55,7 +55,7 @@ class Machine:
         """Return the platform's variants that can run here; raises Refused when there are none."""
         offered = [each for each in self.all_variants() if family in (None, each.family)]
         if self.numerics == "interpreter":
-            offered = [each for each in offered if each.family == "triton"]
+            offered = [each for each in offered if each.family == "triton" and not each.needs_card]
         if not offered:
             what = (
                 "Triton variants, which are all that the interpreter runs" if self.numerics != "device" else "variants"

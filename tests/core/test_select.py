@@ -222,6 +222,15 @@ def test_interpreted_evidence_needs_to_be_allowed(workshop):
     assert allowed.tier is Tier.INTERPRETED
 
 
+def test_an_interpreter_proves_nothing_of_a_variant_that_needs_a_card(workshop):
+    workshop.offered = tuple(replace(each, needs_card=True) for each in workshop.offered)
+    workshop.validate("gamma", numerics="interpreter", build="cross", speed="none", timings=[])
+
+    refused = workshop.ask("gamma", INT4, 96, dtype="fp16", allow=("interpreted",)).results[0]
+
+    assert "required a trace for head size 96 on gamma" in refused.reason
+
+
 def test_only_interpreted_can_be_allowed(workshop):
     with pytest.raises(UsageError, match="required interpreted, found 'declared'"):
         workshop.ask("alpha", INT4, 96, allow=("declared",))

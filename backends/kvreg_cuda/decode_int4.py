@@ -1,0 +1,321 @@
+"""Decode over an int4 cache on int8 matrix units, exact: the rounding residue of Q and of the weights rides along.
+
+The cache is that of kvreg_triton.attend_int4 (n = code, z = zero point, s = scale of a row). Both products are of
+integers, so a nibble needs a mask and no conversion, and nothing is rounded where they add up:
+
+    q / largest(q) * 127 = h + l / 254       h, l integers within +-127; so q is known to 1 part in 64 516
+    score[t] = ((h . n[t]) * 254 + l . n[t] - z_k[t] * sum(254 h + l)) * s_k[t] * scale_q
+    w[t] * s_v[t] / largest of the tile * 127 = h + l / 254, and the same of the values
+
+A matrix instruction has 16 rows and a group fills 8 of them at most: rows 0 to 7 hold h, rows 8 to 15 hold l, which
+would be padding otherwise. Rows r and r + 8 of a product lie in the same thread, so `folded` joins them in registers.
+Keys are taken in an order (`key_order`) in which a thread's scores are, after one permutation that moves nothing, the
+weights that it must hold for the second product. Only groups up to 8; wider ones take the portable kernel.
+"""
+
+import triton
+import triton.language as tl
+
+from kvreg_triton.attend_int4 import reduce, unrotated
+from kvreg_triton.launch import INTERPRETED, Decode
+from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
+from kvreg_triton.paging import block_sequence, slots_of, split_bounds
+from kvreg_triton.rotation import hadamard, signs
+
+PACKED = tl.constexpr(not INTERPRETED)
+"""Four nibbles at a time by inline PTX: LLVM masks the bytes of a word one by one, 500 more instructions a tile."""
+ZERO_POINT_BITS = tl.constexpr(15)
+LANES = tl.constexpr(8)
+"""Query rows of a program; the other 8 rows of a matrix instruction hold their residues."""
+LEVELS_OF_CODE = tl.constexpr(127.0)
+"""Largest magnitude of an int8 that has a negative."""
+FINER = tl.constexpr(254)
+"""Residues of at most 1/2 fill +-127 when scaled by this."""
+ROUNDER = tl.constexpr(12582912.0)
+"""1.5 * 2**23: a float32 of at most 2**22 plus this has its nearest integer in the low mantissa bits."""
+LEAST = tl.constexpr(4e-37)
+"""Weights of a tile below this fade to zero: 127 divided by anything smaller overflows float32."""
+
+
+@triton.jit
+def scales_and_zeros(pointers, valid):
+    """Split stored scales into (s, z) float32; masked tokens get s = 1."""
+    bits = tl.load(pointers, mask=valid, other=1.0).to(tl.int32, bitcast=True)
+    return (bits & ~ZERO_POINT_BITS).to(tl.float32, bitcast=True), (bits & ZERO_POINT_BITS).to(tl.float32)
+
+
+@triton.jit
+def nibbles(codes):
+    """Return the even (low nibble) and odd channels of packed bytes, int8 of 0 to 15."""
+    if PACKED:
+        low = tl.inline_asm_elementwise(
+            "and.b32 $0, $1, 0x0F0F0F0F;", "=r,r", [codes], dtype=tl.int8, is_pure=True, pack=4
+        )
+        high = tl.inline_asm_elementwise(
+            "{ .reg .b32 t; shr.b32 t, $1, 4; and.b32 $0, t, 0x0F0F0F0F; }",
+            "=r,r", [codes], dtype=tl.int8, is_pure=True, pack=4,
+        )  # fmt: skip
+    else:
+        low = (codes & 15).to(tl.int8, bitcast=True)
+        high = (codes >> 4).to(tl.int8, bitcast=True)
+    return low, high
+
+
+@triton.jit
+def rounded(x):
+    """Return x, of at most 2**22, as (nearest integer in the low bits of an int32, the same as float32)."""
+    shifted = x + ROUNDER
+    return shifted.to(tl.int32, bitcast=True), shifted - ROUNDER
+
+
+@triton.jit
+def quantized(x):
+    """Split x within +-127 into h + l / 254. Returns h and l as int8 and 254 h + l as float32.
+
+    What is not finite comes back as NaN in the float; the integers mean nothing then.
+    """
+    high, whole = rounded(x)
+    low, part = rounded((x - whole) * FINER)
+    return high.to(tl.int8), low.to(tl.int8), whole * FINER + part
+
+
+@triton.jit
+def stacked(high, low, WIDTH: tl.constexpr):
+    """Put two (8, WIDTH) below each other: rows r and r + 8."""
+    return tl.reshape(tl.permute(tl.join(high, low), (2, 0, 1)), [2 * LANES, WIDTH])
+
+
+@triton.jit
+def folded(product, WIDTH: tl.constexpr):
+    """Return 254 times row r plus row r + 8 of a (16, WIDTH) int32, as (8, WIDTH) float32."""
+    halves = tl.reshape(product, [2, LANES, WIDTH])
+    factor = tl.where(tl.arange(0, 2) == 0, FINER, 1)
+    return tl.sum(halves * factor[:, None, None], 0).to(tl.float32)
+
+
+@triton.jit
+def key_order(TILE: tl.constexpr):
+    """Return which token of a tile each key column is, see `as_operand`."""
+    column = tl.arange(0, TILE)
+    return column // 32 * 32 + column % 8 // 2 * 8 + column % 32 // 8 * 2 + column % 2
+
+
+@triton.jit
+def as_operand(weights, TILE: tl.constexpr):
+    """Bring (16, TILE) weights from `key_order` into the order of the tokens.
+
+    A thread of m16n8 holds columns 2q, 2q + 1 of each block of 8 keys; as the left operand it must hold 8 neighbours.
+    """
+    parts = tl.reshape(weights, [2 * LANES, TILE // 32, 4, 4, 2])
+    return tl.reshape(tl.permute(parts, (0, 1, 3, 2, 4)), [2 * LANES, TILE])
+
+
+@triton.jit
+def rotated_query(
+    q, rows_ok, HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr
+):  # fmt: skip
+    """Load q rows by their pointers (8, 1), rotate in float32 and split them into integers.
+
+    Returns even and odd channels (16, WIDTH / 2) int8, the sum of a row's 254 h + l, and what one of those is worth.
+    """
+    channel = tl.arange(0, WIDTH)
+    x = tl.load(q + channel[None, :], mask=rows_ok[:, None] & (channel < HEAD)[None, :], other=0.0).to(tl.float32)
+    y = hadamard(x * signs(WIDTH, BLOCK)[None, :], LANES, WIDTH, BLOCK, LEVELS)
+    largest = tl.max(tl.abs(y), 1)
+    largest = tl.where(largest == 0.0, 1.0, largest)
+    even, odd = tl.split(tl.reshape(y * (1.0 / largest * LEVELS_OF_CODE)[:, None], [LANES, WIDTH // 2, 2]))
+    high, low, even_sum = quantized(even)
+    even = stacked(high, low, WIDTH // 2)
+    high, low, odd_sum = quantized(odd)
+    odd = stacked(high, low, WIDTH // 2)
+    return even, odd, tl.sum(even_sum + odd_sum, 1), largest * (1.0 / (LEVELS_OF_CODE * FINER))
+
+
+@triton.jit
+def attend_tile(
+    even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
+    k, v, k_scale, v_scale, page_row, begin, end,
+    k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
+    first, last, position, softcap, slope, range_row,
+    HEAD: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, MASKED: tl.constexpr,
+    SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr,
+):  # fmt: skip
+    """Take tokens [begin, begin + TILE) into the running softmax of 8 rows."""
+    keys = begin + key_order(TILE)
+    valid = tl.full([TILE], True, tl.int1)
+    if MASKED:
+        valid = keys < end
+    page, slot = slots_of(page_row, keys, valid, PAGE)
+    byte = tl.arange(0, HALF)
+    inside = (byte < HEAD // 2)[None, :]
+    from_k = k + (page * k_page + slot * k_slot)[:, None] + byte[None, :]
+    codes = tl.load(from_k, mask=valid[:, None] & inside, other=0)
+    s_k, z_k = scales_and_zeros(k_scale + page * ks_page + slot * ks_slot, valid)
+    low, high = nibbles(codes)
+    product = tl.dot(even, tl.trans(low), out_dtype=tl.int32)
+    product = tl.dot(odd, tl.trans(high), product, out_dtype=tl.int32)
+    score = (folded(product, TILE) - q_sum[:, None] * z_k[None, :]) * s_k[None, :] * q_scale[:, None]
+    score, seen = adjusted(
+        score, keys, first, tl.minimum(last, end), position, end, softcap, slope, range_row,
+        SOFTCAP, ALIBI, RANGES, MASKED,
+    )  # fmt: skip
+    new_top = tl.maximum(top, tl.max(score, 1))
+    # A row that has seen no token yet keeps -inf; subtracting 0 there gives exp2(-inf) = 0 instead of NaN.
+    base = tl.where(new_top == -float("inf"), 0.0, new_top)
+    weight = tl.exp2(score - base[:, None])
+    fade = tl.exp2(top - base)
+    total = total * fade + tl.sum(weight, 1)
+
+    s_v, z_v = scales_and_zeros(v_scale + page * vs_page + slot * vs_slot, valid)
+    weight *= s_v[None, :]
+    if MASKED:
+        # A scale that is not finite must not reach the rows that do not see its token: 0 * nan is nan.
+        weight = tl.where(seen, weight, 0.0)
+    largest = tl.maximum(tl.max(weight, 1), LEAST)
+    high_w, low_w, whole = quantized(weight * (1.0 / largest * LEVELS_OF_CODE)[:, None])
+    worth = largest * (1.0 / (LEVELS_OF_CODE * FINER))
+    # The zero points must meet the same rounded weights as the codes, or the difference does not cancel.
+    zeros = zeros * fade + tl.sum(whole * z_v[None, :], 1) * worth
+    weights = as_operand(stacked(high_w, low_w, TILE), TILE)
+
+    tokens = begin + tl.arange(0, TILE)
+    there = tl.full([TILE], True, tl.int1)
+    if MASKED:
+        there = tokens < end
+    page, slot = slots_of(page_row, tokens, there, PAGE)
+    from_v = v + (page * v_page + slot * v_slot)[:, None] + byte[None, :]
+    codes = tl.load(from_v, mask=there[:, None] & inside, other=0)
+    low, high = nibbles(codes)
+    acc_even = acc_even * fade[:, None] + folded(tl.dot(weights, low, out_dtype=tl.int32), HALF) * worth[:, None]
+    acc_odd = acc_odd * fade[:, None] + folded(tl.dot(weights, high, out_dtype=tl.int32), HALF) * worth[:, None]
+    return acc_even, acc_odd, zeros, new_top, total
+
+
+@triton.jit(do_not_specialize=["tokens", "n_seqs", "group", "splits", "chunk", "has_lse", "table_row", "window"])
+def attend(
+    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, splits, chunk, has_lse,
+    scale,
+    q_row, q_head, out_row, out_head, table_row,
+    causal_flags, window, softcap, sinks, slopes, ranges,
+    k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
+    k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr, SINGLE: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr,
+):  # fmt: skip
+    """8 // group query tokens of one sequence, all heads of one KV head, one split of the keys.
+
+    Takes the arguments of kvreg_triton.attend_int4.attend and leaves the same partial results; ROWS is 8, COMPUTE is
+    not read. Grid (blocks, kv_heads, splits).
+    """
+    tl.static_assert(ROWS == LANES)
+    block_q = ROWS // group
+    block = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    split = tl.program_id(2)
+    seq = block_sequence(cu_q, n_seqs, block, block_q)
+    start_row = tl.load(cu_q + seq)
+    q_len = tl.load(cu_q + seq + 1) - start_row
+    # Rows behind the last sequence (padding of a captured graph) are the last sequence's to zero.
+    owned = tl.where(seq == n_seqs - 1, tokens - start_row, q_len)
+    block_index = (block - start_row // block_q - seq) * block_q
+    if block_index >= owned:
+        return
+    lane = tl.arange(0, ROWS)
+    index = block_index + lane // group
+    store_ok = (lane < block_q * group) & (index < owned)
+    mine = store_ok & (index < q_len)
+    row = (start_row + index).to(tl.int64)
+    head = kv_head * group + lane % group
+
+    seq_len = tl.load(seq_lens + seq)
+    position = seq_len - q_len + index
+    range_row = ranges + seq.to(tl.int64) * (2 * RANGES)
+    first, last = row_bounds(position, mine, seq, seq_len, window, causal_flags, CAUSAL, WINDOW)
+    begin, end, all_begin, all_end = block_bounds(first, last, position, mine, seq_len, range_row, RANGES)
+    # Rows that are only to be zeroed see nothing: beside one, every tile is masked.
+    all_end = tl.min(tl.where(store_ok, last, all_end), 0)
+    if not SINGLE:
+        begin, end = split_bounds(split, splits, chunk, begin, end, TILE)
+    whole = begin + tl.cdiv(tl.maximum(all_begin - begin, 0), TILE) * TILE
+    whole_end = whole + tl.maximum(tl.minimum(all_end, end) - whole, 0) // TILE * TILE
+
+    even, odd, q_sum, q_scale = rotated_query(
+        q + (row * q_row + head * q_head)[:, None], mine, HEAD, WIDTH, BLOCK, LEVELS
+    )
+    q_scale = q_scale * (scale * LOG2E / BLOCK)
+    softcap = softcap * LOG2E
+    slope = tl.zeros([ROWS], tl.float32)
+    if ALIBI:
+        slope = tl.load(slopes + head, mask=mine, other=0.0) * LOG2E
+    acc_even = tl.zeros([ROWS, WIDTH // 2], tl.float32)
+    acc_odd = tl.zeros([ROWS, WIDTH // 2], tl.float32)
+    zeros = tl.zeros([ROWS], tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    top = tl.full([ROWS], -float("inf"), tl.float32)
+    k_page = tl.multiple_of(k_page, ALIGN)
+    k_slot = tl.multiple_of(k_slot, ALIGN)
+    v_page = tl.multiple_of(v_page, ALIGN)
+    v_slot = tl.multiple_of(v_slot, ALIGN)
+    k += kv_head * tl.multiple_of(k_head, ALIGN)
+    v += kv_head * tl.multiple_of(v_head, ALIGN)
+    k_scale += kv_head * ks_head
+    v_scale += kv_head * vs_head
+    page_row = page_table + seq.to(tl.int64) * table_row
+    # The loops at the edges are short; pipelining them would only cost registers.
+    if WINDOW or RANGES > 0:
+        for start in tl.range(begin, tl.minimum(whole, end), TILE, num_stages=1):
+            acc_even, acc_odd, zeros, top, total = attend_tile(
+                even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
+                k, v, k_scale, v_scale, page_row, start, end,
+                k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
+                first, last, position, softcap, slope, range_row,
+                HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES,
+            )  # fmt: skip
+    for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
+        acc_even, acc_odd, zeros, top, total = attend_tile(
+            even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
+            k, v, k_scale, v_scale, page_row, start, end,
+            k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
+            first, last, position, softcap, slope, range_row,
+            HEAD, WIDTH // 2, TILE, PAGE, False, SOFTCAP, ALIBI, RANGES,
+        )  # fmt: skip
+    for start in tl.range(whole_end, end, TILE, num_stages=1):
+        acc_even, acc_odd, zeros, top, total = attend_tile(
+            even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
+            k, v, k_scale, v_scale, page_row, start, end,
+            k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
+            first, last, position, softcap, slope, range_row,
+            HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES,
+        )  # fmt: skip
+    acc_even -= zeros[:, None]
+    acc_odd -= zeros[:, None]
+    if SINKS:
+        sink = tl.load(sinks + head, mask=store_ok, other=-float("inf")) * LOG2E
+        top, total, fade = with_sink(top, total, tl.where(split + 0 * lane == 0, sink, -float("inf")))
+        acc_even *= fade[:, None]
+        acc_odd *= fade[:, None]
+
+    q_heads = tl.num_programs(1) * group
+    if SINGLE:
+        channel = tl.arange(0, WIDTH)
+        share = tl.where(total > 0.0, total, 1.0)[:, None]
+        y = tl.reshape(tl.join(acc_even / share, acc_odd / share), [ROWS, WIDTH])
+        y = unrotated(y, ROWS, WIDTH, BLOCK, LEVELS)
+        to = out + (row * out_row + head * out_head)[:, None] + channel[None, :]
+        tl.store(to, y.to(out.dtype.element_ty), mask=store_ok[:, None] & (channel < HEAD)[None, :])
+        if has_lse:
+            tl.store(lse + row * q_heads + head, (top + tl.log2(total)) / LOG2E, mask=store_ok)
+    else:
+        part = ((row * q_heads + head) * splits + split)[:, None]
+        # An empty split writes no rows, but for the first one, which may hold the sink.
+        byte = tl.arange(0, WIDTH // 2)
+        inside = store_ok[:, None] & (byte < tl.where((begin < end) | (split == 0), HEAD // 2, 0))[None, :]
+        tl.store(partial_out + part * HEAD + byte[None, :], acc_even, mask=inside)
+        tl.store(partial_out + part * HEAD + HEAD // 2 + byte[None, :], acc_odd, mask=inside)
+        tl.store(partial_lse + part * 2, top[:, None], mask=store_ok[:, None])
+        tl.store(partial_lse + part * 2 + 1, total[:, None], mask=store_ok[:, None])
+
+
+DECODE = Decode(attend, reduce)

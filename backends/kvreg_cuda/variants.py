@@ -1,0 +1,67 @@
+"""The variants that only NVIDIA cards have; the portable ones stand beside them. Imports neither torch nor Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kvreg.core.devices import Device
+from kvreg.core.formats import default_format
+from kvreg.core.layouts import DEFAULT
+from kvreg.core.modes import Format, Mode
+from kvreg.core.requests import Op, Request
+from kvreg.core.variants import Constraints, Variant, VariantId
+from kvreg_triton.configs import padded
+from kvreg_triton.variants import FEATURES
+
+ROWS = 8
+"""Query rows of a program, which half of a matrix instruction holds; kvreg_cuda.decode_int4.LANES."""
+
+
+def _config(device: Device, request: Request) -> Mapping[str, int]:
+    """One warp, so that row reductions stay in registers; tiles shrink as the head grows, as the accumulators do.
+
+    By the compiler's figures for sm_90 (docs/performance.md); not yet tuned on a card.
+    """
+    return {
+        "rows": ROWS,
+        "tile": 64 if padded(request.head_size) <= 128 else 32,
+        "num_warps": 1 if padded(request.head_size) <= 256 else 2,
+        "num_stages": 3,
+        "programs_per_unit": 8,
+        "chunk": 512,
+    }
+
+
+def _stored(device: Device, head_size: int) -> Format:
+    return default_format(Mode.INT4_PER_TOKEN_HEAD, device, head_size, DEFAULT, "bf16")
+
+
+def own() -> tuple[Variant, ...]:
+    """Return the variants of this package.
+
+    They do not split several query tokens over rows (multi_query_split): 8 rows hold few, and the cache would be read
+    again for each. Matrix instructions of int8 with 16 rows came with sm_80. Nibbles are masked by inline PTX on a card.
+    """
+    return (
+        Variant(
+            id=VariantId("cuda-int4-decode", 1),
+            op=Op.DECODE,
+            mode=Mode.INT4_PER_TOKEN_HEAD,
+            family="triton",
+            accuracy="exact",
+            launcher="kvreg_cuda.decode_int4:DECODE",
+            kernels=(
+                "kvreg_cuda.decode_int4:attend",
+                "kvreg_cuda.decode_int4:reduce",
+                "kvreg_triton.launch:Decode",
+            ),
+            format=_stored,
+            default_config=_config,
+            constraints=Constraints(
+                features=tuple(word for word in FEATURES if word != "multi_query_split"),
+                group_max=ROWS,
+                min_capability=(8, 0),
+            ),
+            needs_card=True,
+        ),
+    )

@@ -1,0 +1,152 @@
+"""Int4 decode on int8 units under the gate: widths, groups, cuts, features, and what its rounding must survive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from kvreg.core.layouts import INLINE
+from kvreg.core.modes import Mode
+from kvreg.core.requests import Op, Request
+from kvreg.gate import run_attention
+from kvreg.runtime.launchers import AttendCall, CacheView, Features, SplitPlan
+from kvreg.testing import INPUTS, Batch, build
+from kvreg_cuda.decode_int4 import DECODE
+from kvreg_cuda.variants import own
+from kvreg_triton.variants import FEATURES
+
+INT4 = Mode.INT4_PER_TOKEN_HEAD
+(VARIANT,) = own()
+# One part in 127 * 254 for each of q and the weights, over contexts of a few hundred; limits of the class are 5e-3.
+RESIDUE_ERROR = 5e-4
+
+
+def call_of(batch: Batch, cache: Any, *, splits: int = 1, chunk: int = 0, **config: int) -> Callable[..., None]:
+    tokens, q_heads, width = batch.q.shape
+    request = Request("h200", INT4, batch.head_size, q_heads, batch.kv_heads, batch.page)
+    merged = {**VARIANT.default_config(None, request), **config}  # type: ignore[arg-type]
+    parts = (tokens, q_heads, splits)
+    nan = float("nan")
+    split = SplitPlan(splits, chunk, torch.full((*parts, width), nan), torch.full((*parts, 2), nan))
+
+    def call(out: torch.Tensor, lse: torch.Tensor | None) -> None:
+        DECODE(
+            AttendCall(
+                q=batch.q,
+                cache=CacheView(**cache.fields()),
+                page_table=batch.page_table,
+                seq_lens=batch.seq_lens,
+                cu_q=batch.cu_q,
+                out=out,
+                lse=lse,
+                scale=batch.scale,
+                split=split,
+                features=Features(**batch.features.fields()),
+            ),
+            merged,
+        )
+
+    return call
+
+
+def judged(batch, store, *, bound=RESIDUE_ERROR, **cut):
+    cache = batch.cache(INT4)
+    store(INT4, cache, batch)
+
+    report = run_attention(call_of(batch, cache, **cut), batch, cache)
+
+    assert report.ok, report.failures
+    assert max(row.max_rel_error for row in report.rows) < bound
+
+
+@pytest.mark.parametrize(("head_size", "group"), [(32, 8), (40, 3), (64, 7), (96, 1), (128, 4), (256, 8), (512, 2)])
+def test_every_width_and_group_up_to_eight_is_right_for_normal_and_hard_inputs(head_size, group, store):
+    contexts = (1, 17, 300) if head_size <= 128 else (1, 17)
+    judged(build("decode", head_size=head_size, group=group, kv_heads=1, contexts=contexts, dtype="fp32"), store)
+
+
+@pytest.mark.parametrize(("splits", "chunk", "tile"), [(1, 0, 32), (3, 0, 64), (16, 0, 32), (5, 64, 64)])
+def test_every_cut_of_the_context_is_right(splits, chunk, tile, store):
+    batch = build("decode", head_size=64, contexts=(1, 17, 300), inputs=("normal",), dtype="fp32", layout=INLINE)
+    judged(batch, store, splits=splits, chunk=chunk, tile=tile)
+
+
+@pytest.mark.parametrize(
+    "features",
+    [("non_causal", "window"), ("per_sequence_causal",), ("window", "prefix_ranges"), ("softcap", "sinks", "alibi")],
+    ids="+".join,
+)
+def test_features_are_right(features, store):
+    batch = build("mixed", head_size=64, kv_heads=1, contexts=(17, 200), inputs=("normal",), features=features,
+                  dtype="fp32")  # fmt: skip
+    judged(batch, store, splits=2)
+
+
+def test_weights_below_half_a_step_of_their_tiles_largest_cost_what_the_step_says(store):
+    """One key takes nearly all of the softmax; the others of its tile are below the step, those of other tiles not."""
+    batch = build("decode", head_size=64, group=1, kv_heads=1, contexts=(200,), inputs=("one_sided",), dtype="fp32")
+    aimed = batch.q[0, 0] / batch.q[0, 0].norm()
+    batch.k.copy_(batch.k * 0.1)
+    batch.k[3, 0] = aimed * 12.0 / batch.scale / batch.q[0, 0].norm()
+    # At most half a step for each of the 63 others of a tile.
+    judged(batch, store, bound=1.5 * 63 / 2 / (127 * 254), tile=64)
+
+
+def test_values_as_small_as_bf16_allows_keep_their_accuracy(store):
+    batch = build("decode", head_size=64, group=4, kv_heads=1, contexts=(40,), inputs=("normal",), dtype="fp32")
+    batch.v.mul_(1e-30)
+    judged(batch, store)
+
+
+@pytest.mark.parametrize("plane", ["k_scale", "v_scale"])
+def test_a_scale_that_is_not_finite_spoils_the_rows_that_see_it_and_no_other(plane, store):
+    batch = build("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 70), inputs=("normal",), dtype="fp32")
+    cache = batch.cache(INT4)
+    store(INT4, cache, batch)
+    clean, spoiled = torch.empty_like(batch.q), torch.empty_like(batch.q)
+    call_of(batch, cache)(clean, None)
+    slot = int(batch.slots[3])
+    cache.fields()[plane][slot // batch.page, slot % batch.page, 0] = float("nan")
+
+    call_of(batch, cache)(spoiled, None)
+
+    assert not torch.isfinite(spoiled[0]).all(-1).any()
+    assert torch.equal(spoiled[1], clean[1])
+
+
+def test_a_query_row_that_is_not_finite_stays_where_it_is(store):
+    batch = build("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 70), inputs=("normal",), dtype="fp32")
+    cache = batch.cache(INT4)
+    store(INT4, cache, batch)
+    clean, spoiled = torch.empty_like(batch.q), torch.empty_like(batch.q)
+    call_of(batch, cache)(clean, None)
+    batch.q[0, 1, 5] = float("nan")
+
+    call_of(batch, cache)(spoiled, None)
+
+    assert torch.isnan(spoiled[0, 1]).all()
+    assert torch.equal(spoiled[0, 0], clean[0, 0])
+    assert torch.equal(spoiled[1], clean[1])
+
+
+def test_rows_behind_the_last_sequence_become_zeros_whatever_stands_before_them(store):
+    batch = build("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 300), inputs=("normal",), dtype="fp32")
+    cache = batch.cache(INT4)
+    store(INT4, cache, batch)
+    padded = replace(batch, q=torch.cat([batch.q, batch.q]))
+    out = torch.full_like(padded.q, float("nan"))
+
+    call_of(padded, cache)(out, None)
+
+    assert (out[2:] == 0).all()
+
+
+def test_it_is_offered_for_decode_of_narrow_groups_without_multi_query_split():
+    assert VARIANT.op is Op.DECODE
+    assert VARIANT.constraints.group_max == 8
+    assert set(FEATURES) - set(VARIANT.constraints.features) == {"multi_query_split"}
+    assert set(INPUTS) >= {"normal", "one_sided"}
