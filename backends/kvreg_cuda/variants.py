@@ -40,7 +40,7 @@ def own() -> tuple[Variant, ...]:
     """Return the variants of this package.
 
     They do not split several query tokens over rows (multi_query_split): 8 rows hold few, and the cache would be read
-    again for each. Matrix instructions of int8 with 16 rows came with sm_80. Nibbles are masked by inline PTX on a card.
+    again for each. Matrix instructions of int8 with 16 rows came with sm_80. On a card inline PTX masks the nibbles.
     """
     return (
         Variant(

@@ -80,4 +80,4 @@ class Variant:
     """Launch parameters in the order in which a compilation for an arch tries them: the first that is sound there
     becomes the arch's default. None where there is nothing but the default."""
     needs_card: bool = False
-    """Whether a card runs what no interpreter does (inline PTX, libdevice, Gluon): only a card's numerics count then."""
+    """Whether it holds what no interpreter runs (inline PTX, libdevice, Gluon): only a card's numerics count then."""
