@@ -48,7 +48,6 @@ def test_what_is_generated_is_current(name, root, process):
 
 def test_a_page_that_differs_is_a_finding_and_is_named(root, process, copy_tree, tmp_path):
     source = copy_tree(tmp_path / "source")
-    (source / "ci").mkdir()
     (source / "ci" / "generate.py").write_text((root / "ci" / "generate.py").read_text())
     page = source / "README.md"
     page.write_text(page.read_text().replace("x smaller", "times smaller"))
