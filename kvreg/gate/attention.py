@@ -19,27 +19,12 @@ from kvreg.gate import limits
 from kvreg.gate.poison import poisoned
 from kvreg.gate.reports import Failure, GateReport, SequenceResult, place
 from kvreg.oracle import Reference
-from kvreg.testing import Label
+from kvreg.testing import Label, closeness
 
 
 def row_errors(out: torch.Tensor, reference: Reference) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (e, cosine), each (tokens, q_heads) float64.
-
-    e is inf where `out` is not finite and the reference is, or the reverse. The cosine is 1 where the reference is
-    too small against its spread for a direction (`limits.COSINE_FLOOR`).
-    """
-    o, r = out.to(torch.float64), reference.out
-    size, scale = torch.linalg.vector_norm(r, dim=-1), reference.spread
-    floor = torch.maximum(size, scale)
-    e = torch.linalg.vector_norm(o - r, dim=-1) / floor
-    e = torch.where((floor == 0) & (o == 0).all(-1), 0.0, e)
-    same = ~r.isfinite().all(-1) & ~o.isfinite().all(-1)
-    e = torch.where(same, 0.0, e).nan_to_num_(nan=float("inf"), posinf=float("inf"))
-
-    cosine = (o * r).sum(-1) / (torch.linalg.vector_norm(o, dim=-1) * size)
-    cosine = cosine.nan_to_num_(nan=-1.0, posinf=-1.0, neginf=-1.0)
-    judged = (size > limits.COSINE_FLOOR.value * scale) & (size > 0)
-    return e, torch.where(judged, cosine, 1.0)
+    """Return (e, cosine), each (tokens, q_heads) float64; see `closeness.row_errors`."""
+    return closeness.row_errors(out, reference.out, reference.spread)
 
 
 def lse_errors(lse: torch.Tensor, reference: Reference) -> torch.Tensor:

@@ -1,51 +1,19 @@
-"""Every limit of the gate, with where its number comes from. No other module holds a tolerance."""
+"""Every limit of the gate, with where its number comes from. Those of one attention row are `row_limits`'."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Accuracy
-from kvreg.testing import HARD
+from kvreg.testing import HARD, row_limits
+from kvreg.testing.row_limits import Limit
 
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """One bound."""
-
-    value: float
-    unit: str
-    source: str
-
-
-EXACT_NORMAL = Limit(
-    5e-3,
-    "relative error",
-    "class exact on N(0,1): a bf16 output alone costs up to 2e-3 (half an ulp is 2^-9); a query rounded to bf16 after "
-    "its rotation reaches 6e-3 at head size 128 in 200 seeds and must fail",
-)
-EXACT_HARD = Limit(
-    1e-2,
-    "relative error",
-    "class exact on hard inputs: bf16 rows themselves reach 6e-3 where one channel is 30x; a query rounded to bf16 "
-    "after its rotation reaches 2.4e-2 and must fail",
-)
+EXACT_NORMAL, EXACT_HARD = row_limits.EXACT_NORMAL, row_limits.EXACT_HARD
+COSINE, COSINE_FLOOR = row_limits.COSINE, row_limits.COSINE_FLOOR
 FAST_SHARE = Limit(
     0.1,
     "of the mode's quantization error",
     "class fast: the arithmetic may add a tenth of what the mode's own rounding has cost in the same run "
     "(about 1.4e-2 for int4)",
-)
-COSINE = Limit(
-    0.999,
-    "cosine",
-    "follows from the hard error limit: rows with |r| >= 0.25 sqrt(sum p^2 |v|^2) and e = 1e-2 are off by an angle of "
-    "at most 4e-2, cosine 0.9992; published runs of correct kernels have correlation 1.0000",
-)
-COSINE_FLOOR = Limit(
-    0.25,
-    "|r| / sqrt(sum p^2 |v|^2)",
-    "below it r is what cancellation has left over and its direction is noise; the relative error judges those rows",
 )
 LSE = Limit(
     1.41,

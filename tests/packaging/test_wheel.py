@@ -72,6 +72,7 @@ def test_the_wheels_metadata_says_what_pyproject_says(root, wheel):
     assert found["License-Expression"] == "Apache-2.0"
     assert licence == (root / "LICENSE").read_bytes()
     assert "kvreg = kvreg.cli.main:run" in points
+    assert "[pytest11]\nkvreg.pytest = kvreg.pytest" in points
     assert found.get_payload().strip() == (root / "README.md").read_text().strip()
 
 
