@@ -96,43 +96,51 @@ def test_two_writers_lose_nothing_of_each_other_and_a_reader_sees_whole_files_on
 
 
 KILLED = """
-import json, os, signal, sys, time
+import json, os, signal, sys
 from pathlib import Path
 from kvreg.core.tuned_files import EntryRecord, read
 from kvreg_tuning.store import merge
 
-MOMENTS = 50
 path, plain = Path(sys.argv[1]), EntryRecord.model_validate_json(sys.argv[2])
-entries = [plain.model_copy(update={"head_size": size}) for size in range(32, 512, 8)]
-merge(path, "h200", {}, entries)
+entries = [plain.model_copy(update={"head_size": size}) for size in range(32, 128, 8)]
 
 
-def write(number):
-    merge(path, "h200", {}, [each.model_copy(update={"latency_us": 50.0 - number / 10}) for each in entries])
+def write(latency, dies_at=None):
+    # Calls into C are the moments: every system call of the write lies between two of them.
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event.startswith("c_")
+        if calls == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+    merge(path, "h200", {}, [each.model_copy(update={"latency_us": latency}) for each in entries])
+    sys.setprofile(None)
+    return calls
 
 
-began = time.monotonic()
-write(0)
-whole = time.monotonic() - began
-seen = {"old": 0, "new": 0, "wrong": 0, "left": 0}
-for number in range(1, MOMENTS + 1):
+write(1.0)
+last = write(2.0)
+moments = [*range(1, last, last // 20), *range(last - 60, last), last + 1000]
+seen = {"moments": len(moments), "old": 0, "new": 0, "wrong": 0}
+for number, moment in enumerate(moments, start=3):
+    before = path.read_bytes()
     child = os.fork()
     if not child:
-        write(number)
+        write(float(number), moment)
         os._exit(0)
-    if number < MOMENTS:  # the first moments lie before the write, the last behind it
-        time.sleep(1.3 * whole * (number - 1) / MOMENTS)
-        os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     found = read(path)
-    times = {each.latency_us for each in found.entries}
-    if found.faults or len(found.entries) != len(entries) or len(times) != 1:
-        seen["wrong"] += 1
+    if path.read_bytes() == before:
+        seen["old"] += 1
+    elif {each.latency_us for each in found.entries} == {number} and len(found.entries) == len(entries):
+        seen["new"] += 1
     else:
-        seen["new" if times == {50.0 - number / 10} else "old"] += 1
-    seen["left"] += any(path.parent.glob(".*.tmp"))
+        seen["wrong"] += 1
 merge(path, "h200", {}, entries[:1], patience_s=1)  # the dead hold no lock
-seen["swept"] = not any(path.parent.glob(".*.tmp"))
+seen["left"] = len([*path.parent.glob(".*.tmp")])
 print(json.dumps(seen))
 """
 
@@ -144,11 +152,10 @@ def test_a_writer_killed_at_any_moment_leaves_the_old_file_or_the_new_one(tmp_pa
 
     assert process.returncode == 0, err
     seen = json.loads(out)
-    assert seen["wrong"] == 0
-    assert seen["old"] > 0
+    assert (seen["wrong"], seen["left"]) == (0, 0)
+    assert seen["old"] > 40
     assert seen["new"] > 0
-    assert seen["old"] + seen["new"] == 50
-    assert seen["swept"]
+    assert seen["old"] + seen["new"] == seen["moments"]
 
 
 HOLDER = """
