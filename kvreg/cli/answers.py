@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kvreg.cli import render, sizing
+from kvreg.core import notices
 from kvreg.core.decisions import Reason, leading
 from kvreg.core.evidence import Evidence, Timing
 from kvreg.core.modes import Format, Mode
@@ -247,7 +248,8 @@ def _notes(answer: Selection) -> Iterable[str]:
     modes: dict[str, list[str]] = {}
     for result in answer.results:
         for note in result.notes:
-            modes.setdefault(note.text, []).append(str(result.mode))
+            if not notices.said(note.text):
+                modes.setdefault(note.text, []).append(str(result.mode))
     yield from answer.resolution.notes
     for text, names in modes.items():
         yield text if len(answer.results) in (1, len(names)) else f"{', '.join(dict.fromkeys(names))}: {text}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from kvreg.cli import answers, render, sizing
+from kvreg.core import notices
 from kvreg.core.model_asking import GroupAnswer, ModelAnswer
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
@@ -163,7 +164,8 @@ def _notes(answer: ModelAnswer) -> Iterable[str]:
     for each in answer.groups:
         for result in each.results:
             for note in result.notes:
-                texts.setdefault(note.text, []).append(str(result.mode))
+                if not notices.said(note.text):
+                    texts.setdefault(note.text, []).append(str(result.mode))
     for text, modes in texts.items():
         named = dict.fromkeys(modes)
         yield text if len(named) == len(answer.modes) else f"{', '.join(named)}: {text}"

@@ -23,7 +23,7 @@ from kvreg.core.evidence import Evidence, Refusal, Timing
 from kvreg.core.expectations import derived, own
 from kvreg.core.requests import Op
 from kvreg.core.sources import package_files
-from kvreg.core.tuned import Entry, Shelf, file_name
+from kvreg.core.tuned import file_name
 
 ALL = "all"
 FAULTS = "faults"
@@ -150,22 +150,27 @@ class Index:
             for record in records
         )
 
-    def tuned(self, backend: Backend, device: str, mode: str, head_size: int) -> tuple[list[Shelf], list[str]]:
-        """Return the tuned entries of a device, mode and head size, overlay first, and what the files lost."""
-        name = file_name(device)
-        found: list[Shelf] = []
-        faults: list[str] = []
+    def tuned_files(self, backend: Backend, device: str) -> Iterator[tuple[Path, bool]]:
+        """Yield (path, whether it is the overlay's) of the files that a device's tuned entries may lie in."""
         overlay = self._overlay("tuned")
-        for path, is_overlay in ((overlay / name if overlay else None, True), (backend.tuned_dir / name, False)):
-            if path is None:
-                continue
-            part = f"{mode}-d{head_size}"
-            shelf, left_out = (self._tuned_part(backend, path, is_overlay, each) for each in (part, FAULTS))
-            faults += left_out or ()
-            if shelf:
-                entries = tuple(Entry.of(record) for record in shelf["entries"])
-                found.append(Shelf(str(path), shelf["device"], is_overlay, entries))
-        return found, faults
+        if overlay is not None:
+            yield overlay / file_name(device), True
+        yield backend.tuned_dir / file_name(device), False
+
+    def tuned_part(self, backend: Backend, path: Path, overlay: bool, part: str) -> Any:
+        """Return one part of a tuned file: `<mode>-d<head>`, FAULTS, or the list of all (shards.PARTS)."""
+        if not overlay and self._ships(backend):
+            parts = self._manifest["tuned"].get(backend.name, {}).get(path.stem, [])
+            if part == shards.PARTS:
+                return parts
+            if part not in parts:
+                return None
+            payload = self._shipped_part("tuned", f"{backend.name}/{path.stem}", part)
+            if payload is not None:
+                return payload
+        if not path.is_file():
+            return None
+        return self._cache.part("tuned", path.stem, part, [path], lambda: _builders().tuned(path))
 
     def expectations(self) -> tuple[derived.Touching, ...]:
         """Return the recorded exceptions of kvreg's own tests that name variants."""
@@ -224,18 +229,6 @@ class Index:
                 lambda traces=traces, root=root: _builders().evidence(traces, root),  # type: ignore[misc]
             )
             yield root, overlay, records or []
-
-    def _tuned_part(self, backend: Backend, path: Path, overlay: bool, part: str) -> Any:
-        if not overlay and self._ships(backend):
-            parts = self._manifest["tuned"].get(backend.name, {}).get(path.stem, [])
-            if part not in parts:
-                return None
-            payload = self._shipped_part("tuned", f"{backend.name}/{path.stem}", part)
-            if payload is not None:
-                return payload
-        if not path.is_file():
-            return None
-        return self._cache.part("tuned", path.stem, part, [path], lambda: _builders().tuned(path))
 
     def _overlay(self, kind: str) -> Path | None:
         return self.home / kind if self.home is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from kvreg.core import installed
+from kvreg.core import installed, shelves
 from kvreg.core.backends import Backend
 from kvreg.core.devices import Device, folder_name
 from kvreg.core.expectations.derived import Touching, concerning
@@ -27,7 +27,7 @@ class Lookup:
         self.head_size = head_size
         self._kernels: dict[str, Kernels] = {}
         self._records: dict[tuple[str, Mode], list[Recorded]] = {}
-        self._shelves: dict[tuple[str, Mode], tuple[list[Shelf], list[str]]] = {}
+        self._shelves: dict[tuple[str, Mode], list[Shelf]] = {}
 
     def backends(self) -> list[Backend]:
         """Return the backends of the device's platform."""
@@ -58,18 +58,15 @@ class Lookup:
                 if fault.file.name.startswith(f"d{self.head_size}-"):
                     yield Note("bad_trace", f"{fault.file.name} of {folder} is no evidence: {fault.problem}")
 
-    def shelves(self, backend: Backend, mode: Mode) -> tuple[list[Shelf], list[str]]:
-        """Return the tuned entries of the device and its parent, and what their files lost."""
+    def shelves(self, backend: Backend, mode: Mode) -> list[Shelf]:
+        """Return the tuned entries of the device and its parent for one mode and the head size."""
         key = backend.name, mode
         if key not in self._shelves:
-            shelves: list[Shelf] = []
-            faults: list[str] = []
-            for device in (self.device.key, self.device.parent):
-                if device is not None:
-                    found, lost = self.index.tuned(backend, device, mode, self.head_size)
-                    shelves += found
-                    faults += lost
-            self._shelves[key] = shelves, faults
+            self._shelves[key] = [
+                shelf
+                for device in self._lenders
+                for shelf in shelves.shelves(self.index, backend, device, mode, self.head_size)
+            ]
         return self._shelves[key]
 
     def expectations(self, variants: Iterable[str]) -> tuple[Touching, ...]:
@@ -79,6 +76,21 @@ class Lookup:
     @cached_property
     def _exceptions(self) -> tuple[Touching, ...]:
         return self.index.expectations()
+
+    @cached_property
+    def tuned_faults(self) -> tuple[Note, ...]:
+        """A note for each tuned file or entry of the device and its parent that cannot be read."""
+        return tuple(
+            Note("tuned_fault", line)
+            for backend in self.backends()
+            for device in self._lenders
+            for line in shelves.faults(self.index, backend, device)
+        )
+
+    @cached_property
+    def _lenders(self) -> tuple[str, ...]:
+        """Keys of the devices whose tuned entries may be used here, or are told of."""
+        return (self.device.key, *([self.device.parent] if self.device.parent is not None else []))
 
     def measured_elsewhere(self, backend: Backend, mode: Mode, op: Op, kernel_hash: str) -> Recorded | None:
         """Return a measured record of the same kernel on any device; None where nobody has measured it."""

@@ -25,6 +25,11 @@ def warn(text: str) -> None:
         print(f"kvreg: warning: {one_line(text)}", file=sys.stderr)
 
 
+def said(text: str) -> bool:
+    """Return whether `text` was shown as a warning, and need not be said again."""
+    return text in _said
+
+
 def debug(text: str) -> None:
     """Write one line when KVREG_LOG=debug."""
     if wanted("debug"):

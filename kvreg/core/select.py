@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kvreg.core import constraints, layouts
+from kvreg.core import constraints, layouts, notices
 from kvreg.core.backends import Backend
 from kvreg.core.buckets import bucket, stand_in
 from kvreg.core.decisions import Decision, Reason, leading
@@ -25,7 +25,7 @@ from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Accuracy, Op, Request
 from kvreg.core.selections import Chosen, ModeResult, Note, Selection
 from kvreg.core.standing import ALLOWABLE, known_exception, stand, switched_off
-from kvreg.core.tuned import choose, is_slice
+from kvreg.core.tuned import WARNED, choose, is_slice
 from kvreg.core.variants import Variant
 
 
@@ -36,7 +36,9 @@ def select(
     allow: Sequence[str] = (),
     index: Index | None = None,
 ) -> Selection:
-    """Return the answer to `request`; pure but for the index, which is the installed one by default.
+    """Return the answer to `request`; it reads nothing but the index, which is the installed one by default.
+
+    What is wrong with a tuned file itself is a note, and a warning on stderr once a process.
 
     Raises UsageError for an `allow` that is no tier to allow.
     """
@@ -50,7 +52,10 @@ def select(
     modes = [asked.mode] if asked.mode is not None else list(Mode)
     lookup = Lookup(index, resolution.device, asked.head_size)
     desk = _Desk(asked, resolution.device, environment.backend, tuple(allow), lookup)
-    return Selection(resolution, asked, tuple(desk.answer(mode) for mode in modes))
+    results = tuple(desk.answer(mode) for mode in modes)
+    for text in dict.fromkeys(note.text for each in results for note in each.notes if note.code in WARNED):
+        notices.warn(text)
+    return Selection(resolution, asked, results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,7 @@ class _Desk:
             notes.append(Note("emulated_fp8", text))
         for backend in self.lookup.backends():
             notes += self.lookup.fault_notes(backend, mode)
+        notes += self.lookup.tuned_faults
         winners = self._winners(accepted)
         if len(winners) == len(Op):
             return self._selected(mode, winners, notes, decisions)
@@ -134,10 +140,10 @@ class _Desk:
         touching = self.lookup.expectations(chosen.variant for chosen in ops.values())
         notes += [known_exception(each) for each in touching]
         if is_slice(self.device) and all(chosen.config_source == "default" for chosen in ops.values()):
-            parent = self.device.parent
-            notes.append(
-                Note("untuned", f"default launch parameters: a slice takes no tuned entry of the whole {parent} over")
-            )
+            key, parent = self.device.key, self.device.parent
+            again = f"kvreg tune --device {key} --mode {mode} --head-size {self.request.head_size}"
+            text = f"default launch parameters: a slice takes no tuned entry of the whole {parent} over; `{again}`"
+            notes.append(Note("untuned", f"{text} tunes it"))
         return ModeResult(
             mode,
             "selected",
@@ -217,8 +223,7 @@ class _Desk:
     def _chosen(self, winner: _Candidate) -> tuple[Chosen, list[Note]]:
         variant, device, request = winner.variant, self.device, self.request
         notes = [*winner.notes, *self._version_notes(winner.evidence)]
-        shelves, faults = self.lookup.shelves(winner.backend, variant.mode)
-        notes += [Note("tuned_fault", line) for line in faults]
+        shelves = self.lookup.shelves(winner.backend, variant.mode)
         choice = choose(variant, request, device, winner.evidence.kernel_hash, shelves, self.lookup.versions)
         notes += choice.notes
         accuracy = self._accuracy(winner)

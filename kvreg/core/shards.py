@@ -1,6 +1,6 @@
 """Derived JSON shards: what select reads instead of YAML. A shard is two lines, a header and its payload.
 
-    {"schema": 3, "kind": "evidence", "part": "d96", "sources": [[path, size, mtime_ns], ...], "crc32": ...}
+    {"schema": 4, "kind": "evidence", "part": "d96", "sources": [[path, size, mtime_ns], ...], "crc32": ...}
     {...payload...}
 
 A cache shard lies under KVREG_HOME and names each source with its size and mtime_ns: any difference rebuilds it. A
@@ -22,8 +22,9 @@ from typing import Any
 
 from kvreg.core import notices
 
-SCHEMA = 3
-"""2: evidence names its features; 3: its launch parameters and refusals. A shard of another number is rebuilt."""
+SCHEMA = 4
+"""2: evidence names its features; 3: its launch parameters and refusals; 4: tuned entries are checked word by word. A
+shard of another number is rebuilt."""
 PARTS = "parts"
 """Name of the shard that lists the parts that a set of sources gave."""
 

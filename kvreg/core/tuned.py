@@ -2,8 +2,9 @@
 
 Precedence: measured in the overlay, measured and shipped, estimated in the overlay, estimated and shipped, default.
 Within each, the entry of the request's own bucket, then the next larger bucket's. An entry of another kernel hash or
-device is never used; one that needs more shared memory than the device has is refused with both numbers, and the next
-that fits serves; one made with another Triton, torch or driver is used with a note.
+device is never used; one that needs more shared memory than the device has, or lacks a parameter that the launcher
+reads, is refused with both sides, and the next that fits serves; one made with another Triton, torch or driver is used
+with a note. `simulated` entries never come here: the reader of tuned files leaves them out.
 """
 
 from __future__ import annotations
@@ -24,10 +25,19 @@ Source = Literal["measured", "estimated"]
 SOFT = ("triton", "torch", "driver")
 """Versions of an entry's environment that may differ: the entry is used, with a note."""
 
+WARNED = ("tuned_fault", "tuned_memory", "tuned_config")
+"""Notes on what is wrong with a tuned file itself: a warning as well, for nobody else will say so."""
+
 
 def file_name(device: str) -> str:
     """Return the name of a device key's tuned file: h200.yaml, h200_mig-1g.18gb.yaml."""
     return f"{folder_name(device)}.yaml"
+
+
+def command(device: str, mode: str, op: str, head_size: int, group: int | None = None) -> str:
+    """Return the command that tunes a shape; a write has no group."""
+    words = f"kvreg tune --device {device} --mode {mode} --op {op} --head-size {head_size}"
+    return words if group is None or op == Op.WRITE else f"{words} --group {group}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,8 @@ class Shelf:
     """Key of the device that the file belongs to."""
     overlay: bool
     entries: tuple[Entry, ...]
+    named: str | None = None
+    """How the file names the device, and by which rule that is its key; None where it states the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +119,7 @@ def choose(
     default = variant.default_config(device, request)
     notes: list[Note] = []
     for shelf, entry in _by_precedence(variant, request, shelves):
-        refusal = _refusal(entry, shelf, device, kernel_hash)
+        refusal = _refusal(entry, shelf, device, kernel_hash, default)
         if refusal is not None:
             notes.append(refusal)
             continue
@@ -139,37 +151,53 @@ def _by_precedence(variant: Variant, request: Request, shelves: Sequence[Shelf])
                 rest = [pair for pair in rest if pair[1].bucket != nearest]
 
 
-def _refusal(entry: Entry, shelf: Shelf, device: Device, kernel_hash: str) -> Note | None:
+def _refusal(entry: Entry, shelf: Shelf, device: Device, kernel_hash: str, default: Mapping[str, int]) -> Note | None:
+    again = command(device.key, entry.mode, entry.op, entry.head_size, entry.group)
     if shelf.device not in (device.key, device.parent):
-        return Note("tuned_device", f"{shelf.file} belongs to {shelf.device}: not used on {device.key}")
+        text = f"{shelf.file} belongs to {shelf.device}: not used on {device.key}; `{again}` tunes this one"
+        return Note("tuned_device", text)
     if shelf.device != device.key and is_slice(device):
         return Note(
             "tuned_slice",
-            f"{shelf.file} was tuned on the whole {shelf.device}: a slice of it takes the default launch parameters",
+            f"{shelf.file} was tuned on the whole {shelf.device}: a slice of it takes the default launch parameters;"
+            f" `{again}` tunes the slice",
         )
+    subject = f"entry {entry.variant} {entry.bucket} in {shelf.file}"
     if entry.kernel_hash != kernel_hash:
         return Note(
             "tuned_stale",
-            f"an entry for {entry.variant} in {shelf.file} is of another kernel "
-            f"({entry.kernel_hash[:8]}, now {kernel_hash[:8]}): not used",
+            f"{subject} is of another kernel ({entry.kernel_hash[:8]}, now {kernel_hash[:8]}): not used;"
+            f" `{again}` measures it again",
         )
     limit = device.shared_per_block_max_bytes
     if limit is not None and entry.shared_bytes is not None and entry.shared_bytes > limit:
         return Note(
             "tuned_memory",
-            f"entry {entry.variant} {entry.bucket} in {shelf.file} needs {entry.shared_bytes} B of shared memory, "
-            f"{device.key} has {limit} B: not used",
+            f"{subject} needs {entry.shared_bytes} B of shared memory, {device.key} has {limit} B: not used;"
+            f" `{again}` finds one that fits",
+        )
+    missing = sorted(default.keys() - entry.config.keys())
+    if missing:
+        return Note(
+            "tuned_config",
+            f"{subject} lacks {', '.join(missing)}, which {entry.variant} is launched with: not used;"
+            f" `{again}` writes a whole one",
         )
     return None
 
 
 def _soft(entry: Entry, shelf: Shelf, device: Device, versions: Mapping[str, str]) -> Iterable[Note]:
+    if shelf.named is not None:
+        yield Note("tuned_name", f"{shelf.file} is of {shelf.named}")
     if shelf.device != device.key:
-        yield Note("tuned_parent", f"launch parameters were tuned on {shelf.device} ({shelf.file})")
+        text = f"launch parameters were tuned on {shelf.device}, of which {device.key} is a sub-model ({shelf.file})"
+        yield Note("tuned_parent", text)
     for name in SOFT:
         tuned_with, here = entry.environment.get(name), versions.get(name)
         if tuned_with and here and tuned_with != here:
+            again = command(device.key, entry.mode, entry.op, entry.head_size, entry.group)
             yield Note(
                 "tuned_versions",
-                f"launch parameters were tuned with {name} {tuned_with}, here is {here} ({shelf.file})",
+                f"launch parameters were tuned with {name} {tuned_with}, here is {here} ({shelf.file});"
+                f" `{again}` measures them here",
             )

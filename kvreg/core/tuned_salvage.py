@@ -14,6 +14,7 @@ from kvreg.core import yaml_files
 from kvreg.core.errors import BadFile
 
 _ENTRIES = re.compile(r"^entries:\s*$")
+_KEY = re.compile(r"^[a-z_]+:")
 _ITEM = re.compile(r"^(?P<indent> *)- ")
 
 
@@ -25,9 +26,11 @@ def salvage(path: Path) -> dict[str, Any] | None:
     except OSError:
         return None
     start = next((number for number, line in enumerate(lines) if _ENTRIES.match(line)), len(lines))
-    frame = _frame(lines[:start])
-    entries = [read for item in _items(lines[start + 1 :]) for read in _read(item)]
-    return {**frame, "entries": entries} if entries and "device" in frame else None
+    rest = lines[start + 1 :]
+    end = next((number for number, line in enumerate(rest) if _KEY.match(line)), len(rest))
+    frame = _frame([*lines[:start], *rest[end:]])
+    entries = [read for item in _items(rest[:end]) for read in _read(item)]
+    return {"schema": 1, **frame, "entries": entries} if entries and "device" in frame else None
 
 
 def _frame(lines: list[str]) -> dict[str, Any]:

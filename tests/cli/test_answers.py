@@ -105,4 +105,4 @@ def test_a_note_that_holds_for_one_mode_names_it(workshop, capsys):
 
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:")]
     assert len(notes) == 1
-    assert notes[0].startswith("note: int4_per_token_head: an entry for toy-int4-decode@1")
+    assert notes[0].startswith("note: int4_per_token_head: entry toy-int4-decode@1")

@@ -119,7 +119,7 @@ def test_a_source_that_may_still_change_unseen_is_not_kept(workshop, counted):
         lambda content: b"[" * 100000,
         lambda content: b"null\nnull",
         lambda content: b'{"schema": 99}\n{}',
-        lambda content: content.replace(b'"schema":3', b'"schema":4', 1),
+        lambda content: content.replace(b'"schema":%d' % shards.SCHEMA, b'"schema":%d' % (shards.SCHEMA + 1), 1),
         lambda content: content.partition(b"\n")[0],
         lambda content: content + b"\n{}",
     ],

@@ -80,31 +80,46 @@ def test_an_entry_of_another_shape_does_not_serve(measured, entry):
 
 
 def test_a_writes_entry_serves_every_group(measured):
-    write = {"variant": "toy-int4-write@1", "op": "write", "bucket": "t32", "config": {"rows": 9}}
+    write = {"variant": "toy-int4-write@1", "op": "write", "bucket": "t32", "config": {"tile": 9}}
     measured.tune("alpha", {**write, "group": 1})
 
-    assert measured.ask("alpha", INT4, 96).result.ops[Op.WRITE].config == {"rows": 9}
+    assert measured.ask("alpha", INT4, 96).result.ops[Op.WRITE].config == {"tile": 9}
 
 
-def test_precedence_is_measured_before_estimated_and_the_overlay_before_the_shipped(measured):
-    entries = {
-        ("measured", True): {"tile": 1},
-        ("measured", False): {"tile": 2},
-        ("estimated", True): {"tile": 3},
-        ("estimated", False): {"tile": 4},
-    }
-    seen = []
-    while entries:
-        for overlay in (True, False):
-            mine = [
-                {"source": source, "config": config} for (source, place), config in entries.items() if place is overlay
-            ]
-            measured.tune("alpha", *mine, overlay=overlay)
-        chosen = decode(measured)
-        seen.append((chosen.config["tile"], chosen.config_source))
-        entries.pop(next(key for key, config in entries.items() if config == chosen.config))
+OVERLAY, SHIPPED = True, False
+OWN, LARGER = "b32-c8192", "b64-c8192"
+PRECEDENCE = [
+    ("measured", OVERLAY, OWN),
+    ("measured", OVERLAY, LARGER),
+    ("measured", SHIPPED, OWN),
+    ("measured", SHIPPED, LARGER),
+    ("estimated", OVERLAY, OWN),
+    ("estimated", OVERLAY, LARGER),
+    ("estimated", SHIPPED, OWN),
+    ("estimated", SHIPPED, LARGER),
+]
+"""(source, place, bucket), first come first served; behind the last one stands the variant's default."""
 
-    assert seen == [(1, "tuned"), (2, "tuned"), (3, "estimated"), (4, "estimated")]
+
+def state(source, bucket):
+    return "estimated" if source == "estimated" else "tuned" if bucket == OWN else "bucket"
+
+
+@pytest.mark.parametrize("gone", range(len(PRECEDENCE) + 1))
+def test_precedence(measured, gone):
+    # A file holds one entry of each bucket, so the measured one hides the estimate until it is gone.
+    left = list(enumerate(PRECEDENCE))[gone:]
+    for place in (OVERLAY, SHIPPED):
+        best: dict[str, dict[str, object]] = {}
+        for rank, (source, where, bucket) in left:
+            if where is place:
+                best.setdefault(bucket, {"source": source, "bucket": bucket, "config": {"tile": rank}})
+        measured.tune("alpha", *best.values(), overlay=place)
+
+    chosen = decode(measured)
+
+    expected = ({"tile": gone}, state(PRECEDENCE[gone][0], PRECEDENCE[gone][2])) if left else ({"tile": 32}, "default")
+    assert (chosen.config, chosen.config_source) == expected
 
 
 def test_a_measured_larger_bucket_goes_before_an_estimate_of_the_bucket_itself(measured):
@@ -152,7 +167,7 @@ def test_a_sub_model_takes_its_parents_entry_with_a_note(measured):
     measured.tune("alpha", {})
 
     assert decode(measured, "alpha-mini").config == {"tile": 128}
-    assert "tuned on alpha" in notes(measured, "alpha-mini")["tuned_parent"]
+    assert "tuned on alpha, of which alpha-mini is a sub-model" in notes(measured, "alpha-mini")["tuned_parent"]
 
 
 def test_a_sub_models_own_entry_goes_first(measured):
@@ -176,6 +191,26 @@ def test_a_file_that_belongs_to_another_device_is_not_used(measured):
     assert "belongs to beta" in notes(measured)["tuned_device"]
 
 
+@pytest.mark.parametrize(
+    ("stated", "rule"),
+    [("Toy Alpha", "name"), ("TOY_ALPHA", "file name"), ("toy alpha", "name")],
+)
+def test_a_file_may_state_another_name_of_its_device_and_the_note_says_the_rule(measured, stated, rule):
+    path = measured.tune("alpha", {})
+    path.write_text(path.read_text().replace("device: alpha", f"device: {stated}"))
+
+    assert decode(measured).config == {"tile": 128}
+    assert notes(measured)["tuned_name"] == f"{path} is of {stated!r}, which is alpha by {rule}"
+
+
+def test_a_file_of_a_device_that_nobody_knows_is_not_used(measured):
+    path = measured.tune("alpha", {})
+    path.write_text(path.read_text().replace("device: alpha", "device: Toy Alphabet"))
+
+    assert decode(measured).config_source == "default"
+    assert "belongs to Toy Alphabet" in notes(measured)["tuned_device"]
+
+
 def test_a_mig_slice_does_not_take_the_cards_entry_silently(measured):
     devices = measured.folder / "devices.yaml"
     text = devices.read_text().replace(
@@ -188,7 +223,11 @@ def test_a_mig_slice_does_not_take_the_cards_entry_silently(measured):
 
     assert chosen.config_source == "default"
     assert chosen.evidence.numerics == "arch"
-    assert "whole alpha" in notes(measured, "Toy Alpha MIG 1g.18gb")["tuned_slice"]
+    found = notes(measured, "Toy Alpha MIG 1g.18gb")
+    tunes = "`kvreg tune --device alpha/mig-1g.18gb --mode int4_per_token_head"
+    assert "whole alpha" in found["tuned_slice"]
+    assert f"{tunes} --op decode --head-size 96 --group 4` tunes the slice" in found["tuned_slice"]
+    assert f"{tunes} --head-size 96` tunes it" in found["untuned"]
 
 
 def test_an_entry_made_with_another_triton_is_used_with_a_note(measured, tmp_path, monkeypatch):
@@ -197,7 +236,40 @@ def test_an_entry_made_with_another_triton_is_used_with_a_note(measured, tmp_pat
     measured.tune("alpha", {}, environment={"triton": "3.6.0"})
 
     assert decode(measured).config_source == "tuned"
-    assert "tuned with triton 3.6.0, here is 3.9.0" in notes(measured)["tuned_versions"]
+    text = notes(measured)["tuned_versions"]
+    assert "tuned with triton 3.6.0, here is 3.9.0" in text
+    assert "`kvreg tune --device alpha --mode int4_per_token_head --op decode --head-size 96 --group 4`" in text
+
+
+def test_an_entry_that_lacks_a_parameter_of_the_launcher_is_not_used(measured, capsys):
+    measured.tune("alpha", {"config": {"tyle": 128}}, {"bucket": "b64-c8192", "config": {"tile": 64, "more": 1}})
+
+    assert decode(measured).config == {"tile": 64, "more": 1}
+    assert "lacks tile, which toy-int4-decode@1 is launched with" in notes(measured)["tuned_config"]
+    assert capsys.readouterr().err.count("lacks tile") == 1
+
+
+def test_a_simulated_entry_serves_nobody_and_is_named(measured):
+    measured.tune("alpha", {"source": "simulated"}, overlay=True)
+
+    assert decode(measured).config_source == "default"
+    assert "simulated: serves under --simulate only" in notes(measured)["tuned_fault"]
+
+
+def test_of_two_entries_of_one_key_the_first_serves_and_the_other_is_named(measured):
+    measured.tune("alpha", {"config": {"tile": 1}}, {"config": {"tile": 2}})
+
+    assert decode(measured).config == {"tile": 1}
+    assert "entry 2: repeats an earlier one of toy-int4-decode@1" in notes(measured)["tuned_fault"]
+
+
+@pytest.mark.parametrize("wrong", ["colour: red", "tile: 2\n  tile: 2"], ids=["unknown key", "key twice"])
+def test_an_entry_of_a_wrong_key_is_named_and_the_others_serve(measured, wrong):
+    path = measured.tune("alpha", {"bucket": "b64-c8192", "config": {"tile": 5}}, {"config": {"tile": 7}})
+    path.write_text(path.read_text().replace("    tile: 7\n", f"    tile: 7\n  {wrong}\n"))
+
+    assert decode(measured).config == {"tile": 5}
+    assert str(path) in notes(measured)["tuned_fault"]
 
 
 def test_a_broken_entry_is_named_and_the_good_ones_serve(measured):
@@ -218,3 +290,14 @@ def test_a_broken_file_is_named_and_the_default_serves(measured, content):
     assert decode(measured).config_source == "default"
     assert str(path) in notes(measured)["tuned_fault"]
     assert path.exists()
+
+
+def test_a_broken_file_is_named_where_the_mode_is_refused_too(workshop, capsys):
+    path = workshop.tune("alpha", {}, overlay=True)
+    path.write_text("entries: [")
+
+    (result,) = workshop.ask("alpha", INT4, 96).results
+
+    assert result.verdict == "refused"
+    assert [note.code for note in result.notes] == ["tuned_fault"]
+    assert capsys.readouterr().err.count(str(path)) == 1
