@@ -16,6 +16,7 @@ from kvreg.core.selections import Chosen, ModeResult, Selection
 
 if TYPE_CHECKING:
     from kvreg.core.sizing import CacheSize
+    from kvreg.core.tuned_misses import Miss
 
 _COLUMNS = (
     "mode",
@@ -28,8 +29,17 @@ _COLUMNS = (
 )
 
 
-def show(answer: Selection, *, explain: bool = False, sizes: Mapping[Mode, CacheSize] | None = None) -> None:
-    """Print an answer; a refusal of all that was asked is its first line. `sizes`: the cache that was asked about."""
+def show(
+    answer: Selection,
+    *,
+    explain: bool = False,
+    sizes: Mapping[Mode, CacheSize] | None = None,
+    missed: Mapping[str, Sequence[Miss]] | None = None,
+) -> None:
+    """Print an answer; a refusal of all that was asked is its first line.
+
+    `sizes`: the cache that was asked about. `missed`: by mode, what was looked for among tuned entries in vain.
+    """
     refused = [result for result in answer.results if result.verdict == "refused"]
     if len(refused) == len(answer.results):
         render.line(f"refused: {headline(answer)}")
@@ -49,6 +59,7 @@ def show(answer: Selection, *, explain: bool = False, sizes: Mapping[Mode, Cache
         sizing.show(sizes, {result.mode: result.verdict for result in answer.results}, request.batch, request.context)
     if explain:
         show_decisions(answer)
+        show_misses(missed or {})
     else:
         _refusals(answer, refused)
     for text in _notes(answer):
@@ -214,6 +225,17 @@ def show_decisions(answer: Selection) -> None:
             title=f"{result.mode}: decisions",
         )
     render.line()
+
+
+def show_misses(missed: Mapping[str, Sequence[Miss]]) -> None:
+    """Print what no tuned entry serves: the look-up, the entries that came nearest, and the command that tunes it."""
+    for mode, some in missed.items():
+        render.table(
+            ("op", "looked for", "differs in the nearest entries", "tune it with"),
+            [(each.wanted.op, each.wanted, "; ".join(map(str, each.near)) or "none", each.command) for each in some],
+            title=f"{mode}: nothing tuned",
+        )
+        render.line()
 
 
 def _op_row(op: Op, chosen: Chosen) -> tuple[object, ...]:

@@ -83,10 +83,16 @@ def select(
         from kvreg.core.sizing import GB, sizes_of  # a plain answer does without
 
         sizes = sizes_of(answer, layers, int(weights_gb * GB))
+    missed = {}
+    if explain:
+        from kvreg.core.index import Index
+        from kvreg.core.tuned_misses import misses  # reads every tuned entry of the device and its kin
+
+        missed = misses(answer, Index.open())
     if as_json:
-        render.document(documents.selection(answer, sizes))
+        render.document(documents.selection(answer, sizes, missed))
     else:
-        answers.show(answer, explain=explain, sizes=sizes)
+        answers.show(answer, explain=explain, sizes=sizes, missed=missed)
     return 0 if any(result.verdict == "selected" for result in answer.results) else REFUSED
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvreg.core.decisions import Decision, Reason
@@ -16,17 +17,28 @@ from kvreg.core.selections import Chosen, ModeResult, Note, Selection
 if TYPE_CHECKING:
     from kvreg.core.model_asking import GroupAnswer, ModelAnswer, Total
     from kvreg.core.sizing import CacheSize
+    from kvreg.core.tuned_misses import Miss
 
 SCHEMA = 1
 
 
-def selection(answer: Selection, sizes: Mapping[Mode, CacheSize] | None = None) -> dict[str, Any]:
-    """Return the whole answer; every value is one that JSON knows. `sizes`: of the cache that was asked about."""
+def selection(
+    answer: Selection,
+    sizes: Mapping[Mode, CacheSize] | None = None,
+    missed: Mapping[str, Sequence[Miss]] | None = None,
+) -> dict[str, Any]:
+    """Return the whole answer; every value is one that JSON knows.
+
+    `sizes`: of the cache that was asked about. `missed`: by mode, what was looked for among tuned entries in vain;
+    each becomes a note.
+    """
+    notes = {mode: [Note("tuned_miss", str(each)) for each in some] for mode, some in (missed or {}).items()}
+    told = [replace(each, notes=(*each.notes, *notes.get(each.mode, ()))) for each in answer.results]
     return {
         "schema": SCHEMA,
         "device": device(answer.resolution),
         "request": request(answer.request),
-        "results": [result(each, answer.resolution.notes, (sizes or {}).get(each.mode)) for each in answer.results],
+        "results": [result(each, answer.resolution.notes, (sizes or {}).get(each.mode)) for each in told],
     }
 
 

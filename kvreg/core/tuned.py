@@ -9,7 +9,7 @@ with a note. `simulated` entries never come here: the reader of tuned files leav
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -98,6 +98,22 @@ class Shelf:
 
 
 @dataclass(frozen=True, slots=True)
+class Remark:
+    """What is to be said of an entry: why it is not used, or what a user of it should know."""
+
+    code: str
+    problem: str
+    remedy: str = ""
+    """What mends it; empty where there is nothing to mend."""
+
+    def note(self, entry: Entry, shelf: Shelf) -> Note:
+        """Return it as a note of a selection; what holds for every bucket alike names none, so it is said once."""
+        bucket = f" {entry.bucket}" if self.code == "tuned_memory" else ""
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return Note(self.code, f"entry {entry.variant}{bucket} in {shelf.file} {self.problem}{remedy}")
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """Launch parameters, where they come from, and what a user should know of it."""
 
@@ -118,14 +134,14 @@ def choose(
     """Return the launch parameters of `variant`. `versions` are those installed; a missing one is not compared."""
     default = variant.default_config(device, request)
     notes: list[Note] = []
-    for shelf, entry in _by_precedence(variant, request, shelves):
-        refusal = _refusal(entry, shelf, device, kernel_hash, default)
-        if refusal is not None:
-            notes.append(refusal)
+    for shelf, entry in by_precedence(variant, request, shelves):
+        refused = refusal(entry, shelf, device, kernel_hash, default)
+        if refused is not None:
+            notes.append(refused.note(entry, shelf))
             continue
         exact = entry.bucket == bucket(variant.op, request.batch, request.context)
         source: ConfigSource = "estimated" if entry.source == "estimated" else "tuned" if exact else "bucket"
-        notes += _soft(entry, shelf, device, versions)
+        notes += [each.note(entry, shelf) for each in reservations(entry, shelf, device, versions)]
         return Choice(entry.config, source, shelf.file, tuple(dict.fromkeys(notes)))
     return Choice(default, "default", None, tuple(dict.fromkeys(notes)))
 
@@ -135,7 +151,8 @@ def is_slice(device: Device) -> bool:
     return "/mig-" in device.key
 
 
-def _by_precedence(variant: Variant, request: Request, shelves: Sequence[Shelf]) -> Iterator[tuple[Shelf, Entry]]:
+def by_precedence(variant: Variant, request: Request, shelves: Sequence[Shelf]) -> Iterator[tuple[Shelf, Entry]]:
+    """Yield the entries of the request's shape in the order in which they are tried."""
     wanted = bucket(variant.op, request.batch, request.context)
     for source in ("measured", "estimated"):
         for overlay in (True, False):
@@ -151,53 +168,42 @@ def _by_precedence(variant: Variant, request: Request, shelves: Sequence[Shelf])
                 rest = [pair for pair in rest if pair[1].bucket != nearest]
 
 
-def _refusal(entry: Entry, shelf: Shelf, device: Device, kernel_hash: str, default: Mapping[str, int]) -> Note | None:
-    again = command(device.key, entry.mode, entry.op, entry.head_size, entry.group)
+def refusal(entry: Entry, shelf: Shelf, device: Device, kernel_hash: str, default: Mapping[str, int]) -> Remark | None:
+    """Return why an entry may not be used on a device with the kernel that is installed; None where it may.
+
+    `default`: the variant's own launch parameters, all of which the launcher reads.
+    """
+    again = f"`{command(device.key, entry.mode, entry.op, entry.head_size, entry.group)}`"
     if shelf.device not in (device.key, device.parent):
-        text = f"{shelf.file} belongs to {shelf.device}: not used on {device.key}; `{again}` tunes this one"
-        return Note("tuned_device", text)
+        return Remark(
+            "tuned_device", f"belongs to {shelf.device}: not used on {device.key}", f"{again} tunes this one"
+        )
     if shelf.device != device.key and is_slice(device):
-        return Note(
-            "tuned_slice",
-            f"{shelf.file} was tuned on the whole {shelf.device}: a slice of it takes the default launch parameters;"
-            f" `{again}` tunes the slice",
-        )
-    subject = f"entry {entry.variant} {entry.bucket} in {shelf.file}"
+        problem = f"was tuned on the whole {shelf.device}: a slice of it takes the default launch parameters"
+        return Remark("tuned_slice", problem, f"{again} tunes the slice")
     if entry.kernel_hash != kernel_hash:
-        return Note(
-            "tuned_stale",
-            f"{subject} is of another kernel ({entry.kernel_hash[:8]}, now {kernel_hash[:8]}): not used;"
-            f" `{again}` measures it again",
-        )
+        problem = f"is of another kernel ({entry.kernel_hash[:8]}, now {kernel_hash[:8]}): not used"
+        return Remark("tuned_stale", problem, f"{again} measures it again")
     limit = device.shared_per_block_max_bytes
     if limit is not None and entry.shared_bytes is not None and entry.shared_bytes > limit:
-        return Note(
-            "tuned_memory",
-            f"{subject} needs {entry.shared_bytes} B of shared memory, {device.key} has {limit} B: not used;"
-            f" `{again}` finds one that fits",
-        )
+        problem = f"needs {entry.shared_bytes} B of shared memory, {device.key} has {limit} B: not used"
+        return Remark("tuned_memory", problem, f"{again} finds one that fits")
     missing = sorted(default.keys() - entry.config.keys())
     if missing:
-        return Note(
-            "tuned_config",
-            f"{subject} lacks {', '.join(missing)}, which {entry.variant} is launched with: not used;"
-            f" `{again}` writes a whole one",
-        )
+        problem = f"lacks {', '.join(missing)}, which {entry.variant} is launched with: not used"
+        return Remark("tuned_config", problem, f"{again} writes a whole one")
     return None
 
 
-def _soft(entry: Entry, shelf: Shelf, device: Device, versions: Mapping[str, str]) -> Iterable[Note]:
+def reservations(entry: Entry, shelf: Shelf, device: Device, versions: Mapping[str, str]) -> Iterator[Remark]:
+    """Yield what a user should know of an entry that is used. `versions` are those installed."""
     if shelf.named is not None:
-        yield Note("tuned_name", f"{shelf.file} is of {shelf.named}")
+        yield Remark("tuned_name", f"is of {shelf.named}")
     if shelf.device != device.key:
-        text = f"launch parameters were tuned on {shelf.device}, of which {device.key} is a sub-model ({shelf.file})"
-        yield Note("tuned_parent", text)
+        yield Remark("tuned_parent", f"was tuned on {shelf.device}, of which {device.key} is a sub-model")
     for name in SOFT:
         tuned_with, here = entry.environment.get(name), versions.get(name)
         if tuned_with and here and tuned_with != here:
-            again = command(device.key, entry.mode, entry.op, entry.head_size, entry.group)
-            yield Note(
-                "tuned_versions",
-                f"launch parameters were tuned with {name} {tuned_with}, here is {here} ({shelf.file});"
-                f" `{again}` measures them here",
-            )
+            again = f"`{command(device.key, entry.mode, entry.op, entry.head_size, entry.group)}`"
+            problem = f"was tuned with {name} {tuned_with}, here is {here}"
+            yield Remark("tuned_versions", problem, f"{again} measures it here")

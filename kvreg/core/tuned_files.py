@@ -46,6 +46,8 @@ def _read_by(parse: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(check)
 
 
+Word = Annotated[str, StringConstraints(pattern=r"^[ -~]{1,200}$")]
+"""Free text that may be printed: an escape sequence in a file must not reach a terminal."""
 Micros = Annotated[FiniteFloat, Field(ge=0)]
 Fraction = Annotated[FiniteFloat, Field(ge=0)]
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -76,7 +78,7 @@ class EntryRecord(_Record):
     layout: Annotated[str, _read_by(LayoutId.parse)]
     features: list[Feature]
     bucket: Annotated[str, _read_by(Bucket.parse)]
-    config: dict[str, Whole]
+    config: dict[Word, Whole]
     latency_us: Micros | None = None
     default_latency_us: Micros | None = None
     """Of the variant's own default, in the same run."""
@@ -88,9 +90,9 @@ class EntryRecord(_Record):
     spread: Fraction | None = None
     """Width of the middle half of the winner's samples over their median."""
     gate: dict[str, Any] = {}
-    resources: dict[str, int | str | None] = {}
+    resources: dict[Word, int | Word | None] = {}
     """registers, spill_bytes, shared_bytes of the compiled config."""
-    environment: dict[str, str] | None = None
+    environment: dict[Word, Word] | None = None
     """Versions that it was made with; None: the file's own."""
     kernel_hash: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     source: Literal["measured", "estimated", "simulated"]
@@ -128,8 +130,8 @@ class Frame(_Record):
     """What stands around a tuned file's entries, which are read one by one."""
 
     schema_: Literal[1] = Field(alias="schema")
-    device: str
-    environment: dict[str, str] = {}
+    device: Word
+    environment: dict[Word, Word] = {}
     entries: list[Any]
 
 
@@ -195,5 +197,5 @@ def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
-    where = ".".join(str(part) for part in first["loc"]) or "file"
+    where = ".".join(part if str(part).isprintable() else repr(part) for part in map(str, first["loc"])) or "file"
     return f"{where}: {first['msg'].lower()}, found {first['input']!r:.80}"

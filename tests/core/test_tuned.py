@@ -200,7 +200,7 @@ def test_a_file_may_state_another_name_of_its_device_and_the_note_says_the_rule(
     path.write_text(path.read_text().replace("device: alpha", f"device: {stated}"))
 
     assert decode(measured).config == {"tile": 128}
-    assert notes(measured)["tuned_name"] == f"{path} is of {stated!r}, which is alpha by {rule}"
+    assert notes(measured)["tuned_name"].endswith(f"in {path} is of {stated!r}, which is alpha by {rule}")
 
 
 def test_a_file_of_a_device_that_nobody_knows_is_not_used(measured):

@@ -204,6 +204,14 @@ def test_a_file_of_another_device_is_set_aside_and_lends_no_entry(path, entry):
     assert head_sizes(path) == [96]
 
 
+def test_a_file_that_states_another_name_of_the_device_lends_its_entries(path, entry):
+    merge(path, "h200", HERE, [entry(head_size=64)])
+    path.write_text(path.read_text().replace("device: h200", "device: NVIDIA H200"))
+
+    assert merge(path, "h200", HERE, [entry()]).set_aside is None
+    assert (read(path).device, head_sizes(path)) == ("h200", [64, 96])
+
+
 def test_a_file_of_a_newer_kvreg_is_left_alone(path, entry):
     path.parent.mkdir()
     path.write_text("schema: 2\ndevice: h200\nentries: []\n")

@@ -30,9 +30,10 @@ import yaml
 
 from kvreg.core import notices
 from kvreg.core.buckets import Bucket
-from kvreg.core.errors import BadFile, NewerFile, UsageError, wrong
+from kvreg.core.errors import BadFile, NewerFile, UnknownDevice, UsageError, wrong
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
+from kvreg.core.resolve import resolve
 from kvreg.core.shards import replace_file
 from kvreg.core.tuned import SOFT
 from kvreg.core.tuned_files import SCHEMA, Contents, EntryRecord, read
@@ -204,10 +205,20 @@ def _there(path: Path, device: str, simulated: bool) -> Contents:
         raise
     except BadFile as error:
         return Contents(device, {}, (), (error.message,))
-    if found.device != device:
+    if not _is_named(device, found.device):
         fault = f"{path}: belongs to {found.device}, not to {device}; none of its entries is used"
         return Contents(device, {}, (), (*found.faults, fault))
     return found
+
+
+def _is_named(device: str, name: str) -> bool:
+    """Whether a tuned file's name of its device is the key, or another name of it."""
+    if name == device:
+        return True
+    try:
+        return resolve(name).device.key == device
+    except UnknownDevice:
+        return False
 
 
 def by_the_rules(old: EntryRecord, new: EntryRecord) -> Change:

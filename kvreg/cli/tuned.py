@@ -1,0 +1,197 @@
+"""`kvreg tuned`: what was tuned, here and by others; listed, shown, checked, compared and merged.
+
+Every import of the tuner's store waits for its command: it reads YAML, and listing the options does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvreg.cli import render
+from kvreg.core import asking, environment, notices, resolve
+from kvreg.core.errors import UsageError, wrong
+from kvreg.core.requests import Op
+
+if TYPE_CHECKING:
+    from kvreg.core.tuned_files import Contents
+    from kvreg_tuning.stock import Fault
+
+FINDING = 4
+_OPS = click.Choice([op.value for op in Op])
+_FILE = click.Path(path_type=Path)
+
+
+@click.group()
+def tuned() -> None:
+    """List, show, check, compare and merge tuned launch parameters."""
+
+
+@tuned.command("list")
+@click.option("--device", help="Only this device's entries.")
+@click.option("--mode", help="Only this KV quantization mode's entries.")
+@click.option("--op", type=_OPS, help="Only entries of this op.")
+@click.option("--head-size", type=int, help="Only entries of this head size.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def list_(device: str | None, mode: str | None, op: str | None, head_size: int | None, as_json: bool) -> None:
+    """List the tuned entries, with their times and whether select uses them here.
+
+    Where there is nothing of what was asked for, the nearest entries are named, and the command that would tune it.
+    """
+    from kvreg.cli import tuned_documents, tuned_view
+    from kvreg_tuning.filters import Filter
+    from kvreg_tuning.stock import Stock
+
+    key = resolve.resolve(device).device.key if device is not None else None
+    asked = Filter(key, asking.parse_mode(mode), Op(op) if op is not None else None, head_size)
+    stock = Stock.open()
+    _warn(stock.faults)
+    if as_json:
+        render.document(tuned_documents.listing(stock, asked))
+    else:
+        tuned_view.listing(stock, asked)
+
+
+@tuned.command()
+@click.option("--device", help="Key, name, arch or PCI id. Default: KVREG_DEVICE, else this machine's card.")
+@click.option("--mode", required=True, help="The KV quantization mode.")
+@click.option("--head-size", type=int, required=True, help="Channels of a head.")
+@click.option("--op", type=_OPS, help="Only this op. Default: every op.")
+@click.option("--q-heads", type=int, help="Query heads. Default: 32.")
+@click.option("--kv-heads", type=int, help="KV heads. Default: 8.")
+@click.option("--page", type=int, help="Token slots of a cache page. Default: 16.")
+@click.option("--dtype", help="The model's dtype. Default: bf16.")
+@click.option("--feature", "features", multiple=True, help="What attention must do; may be repeated. Default: causal.")
+@click.option("--batch", type=int, help="Sequences of a step. Default: 32.")
+@click.option("--context", type=int, help="Tokens of a sequence. Default: 8192.")
+@click.option("--layout", help="Layout id of the cache. Default: planar.1.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def show(
+    device: str | None,
+    mode: str,
+    head_size: int,
+    op: str | None,
+    features: tuple[str, ...],
+    as_json: bool,
+    **asked: Any,
+) -> int:
+    """Show the entry that serves a request, in full, and every other one with the reason why it does not.
+
+    Where none does, it says what was looked for, which entries come nearest and what differs in each, and the command
+    that would tune it; and ends with 4.
+    """
+    from kvreg.cli import tuned_documents, tuned_view
+    from kvreg_tuning.serving import served
+    from kvreg_tuning.stock import Stock
+
+    wanted = asking.parse_mode(mode)
+    if wanted is None:
+        message = wrong("mode", required="one mode", found=repr(mode), remedy="`kvreg tuned list` shows every one's")
+        raise UsageError(message)
+    found = resolve.resolve(device) if device is not None else resolve.default_device(environment.read().device)
+    request = asking.make_request(found.device.key, wanted, head_size, features=features or None, **asked)
+    stock = Stock.open()
+    _warn(stock.faults)
+    ops = [Op(op)] if op is not None else list(Op)
+    answers = [each for one in ops for each in served(stock, found.device, request, wanted, one)]
+    if as_json:
+        render.document(tuned_documents.shown(found, request, answers))
+    else:
+        tuned_view.shown(found, request, answers)
+    return 0 if answers and all(each.item is not None for each in answers) else FINDING
+
+
+@tuned.command()
+@click.option("--strict", is_flag=True, help="An entry made with other versions is a finding too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def check(strict: bool, as_json: bool) -> int:
+    """Check every tuned file: what cannot be read, what is never used and why, each with its remedy.
+
+    Ends with 4 when there is a finding. An entry made with another Triton, torch or driver is used all the same, so it
+    is one with --strict only.
+    """
+    from kvreg.cli import tuned_documents, tuned_view
+    from kvreg_tuning.checking import findings
+    from kvreg_tuning.stock import Stock
+
+    stock = Stock.open()
+    found = list(findings(stock))
+    if as_json:
+        render.document(tuned_documents.checked(stock, found))
+    else:
+        tuned_view.checked(stock, found)
+    return FINDING if any(strict or not each.is_soft for each in found) else 0
+
+
+@tuned.command()
+@click.argument("first", type=_FILE)
+@click.argument("second", type=_FILE)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def diff(first: Path, second: Path, as_json: bool) -> int:
+    """Compare two tuned files entry by entry; ends with 4 when they differ."""
+    from kvreg.cli import tuned_documents, tuned_view
+    from kvreg_tuning.differences import pairs
+
+    contents = [_read(path) for path in (first, second)]
+    differing = pairs(contents[0].entries, contents[1].entries)
+    if as_json:
+        render.document(tuned_documents.compared(first, second, differing))
+    else:
+        tuned_view.compared(first, second, differing)
+    return FINDING if differing else 0
+
+
+@tuned.command()
+@click.argument("sources", type=_FILE, nargs=-1, required=True, metavar="FILE...")
+@click.option("--into", type=_FILE, required=True, help="The file that takes the entries; it need not exist.")
+@click.option("--dry-run", is_flag=True, help="Say what would become of each entry, and write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def merge(sources: tuple[Path, ...], into: Path, dry_run: bool, as_json: bool) -> int:
+    """Take the entries of tuned files of one device into another file of it.
+
+    Of two entries for one thing stays, by the first rule that tells them apart: the one of the kernel that is
+    installed, the measured one, the faster one (against the default of its own run, else by its time), the newer one,
+    the one that --into had. Ends with 4 when something in a file could not be read; the rest is merged.
+    """
+    from kvreg.cli import tuned_documents, tuned_view
+    from kvreg_tuning.differences import by_merit, fold
+    from kvreg_tuning.stock import Stock
+    from kvreg_tuning.store import merge as write
+
+    contents = [_read(path) for path in sources]
+    stock = Stock.open()
+    keys = {path: stock.key_of(each.device) for path, each in zip(sources, contents, strict=True)}
+    device = keys[sources[0]]
+    for path, key in keys.items():
+        if key != device:
+            raise UsageError(
+                wrong(str(path), required=f"entries of {device}", found=key, remedy="merge each device by itself")
+            )
+    card = stock.device(device)
+    judge = by_merit(lambda variant: stock.kernel_hash(card, variant) if card is not None else None)
+    entries = fold([each.entries for each in contents], judge)
+    report = write(into, device, contents[0].environment, entries, judge=judge, dry_run=dry_run)
+    if as_json:
+        render.document(tuned_documents.merged(report, device, dry_run))
+    else:
+        tuned_view.merged(report, dry_run)
+    return FINDING if report.faults or any(each.faults for each in contents) else 0
+
+
+def _read(path: Path) -> Contents:
+    """Read a file that was named; what is left out of it is a warning each."""
+    from kvreg.core.tuned_files import read
+
+    contents = read(path)
+    for fault in contents.faults:
+        notices.warn(fault)
+    return contents
+
+
+def _warn(faults: Iterable[Fault]) -> None:
+    """Name what the listed entries are not all of."""
+    for fault in faults:
+        notices.warn(fault.problem)
