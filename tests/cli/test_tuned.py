@@ -1,0 +1,375 @@
+"""`kvreg tuned` and what `kvreg select` says of tuned files, as processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kvreg.core.kernelhash import kernel_hash
+from kvreg.core.registry import backends
+
+INT4 = "int4_per_token_head"
+SHAPE = ("--mode", INT4, "--head-size", "96")
+CONFIG = {"chunk": 512, "num_stages": 3, "num_warps": 1, "programs_per_unit": 8, "rows": 16, "tile": 32}
+LOOKED_FOR = "head size 96, group 4, page 16, bf16, planar.1, causal"
+ESCAPE = "\x1b[2J"
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    """A KVREG_HOME whose index outlives each test: hashing every kernel takes a second."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def home(warm):
+    for name in ("tuned", "evidence"):
+        shutil.rmtree(warm / name, ignore_errors=True)
+    return warm
+
+
+@pytest.fixture(scope="module")
+def cuda():
+    return next(backend for backend in backends() if backend.name == "cuda")
+
+
+@pytest.fixture(scope="module")
+def hashes(cuda):
+    names = ("triton-int4-write@1", "triton-int4-decode@1", "triton-int4-prefill@1")
+    return {str(each.id): kernel_hash(each) for each in cuda.variants() if str(each.id) in names}
+
+
+@pytest.fixture
+def tune(home, hashes):
+    """Write a tuned file of the overlay; each entry states what differs from a plain decode."""
+
+    def write(device, *entries, name=None, environment=()):
+        plain = {
+            "variant": "triton-int4-decode@1",
+            "op": "decode",
+            "mode": INT4,
+            "head_size": 96,
+            "group": 4,
+            "page": 16,
+            "dtype": "bf16",
+            "layout": "planar.1",
+            "features": ["causal"],
+            "bucket": "b32-c8192",
+            "config": {**CONFIG, "tile": 64},
+            "latency_us": 80.0,
+            "default_latency_us": 100.0,
+            "improvement": 0.2,
+            "kernel_hash": hashes["triton-int4-decode@1"],
+            "source": "measured",
+            "date": "2026-11-30T10:00:00Z",
+        }
+        frame = {"schema": 1, "device": device, "environment": dict(environment)}
+        path = home / "tuned" / (name or f"{device}.yaml")
+        path.parent.mkdir(exist_ok=True)
+        document = {**frame, "entries": [{**plain, **entry} for entry in entries]}
+        path.write_text(yaml.safe_dump(document, sort_keys=False, default_flow_style=None))
+        return path
+
+    return write
+
+
+# --- list ---
+
+
+def test_where_nothing_was_tuned_the_list_says_so_with_the_command(kvreg, home):
+    answer = kvreg("tuned", "list", "--device", "NVIDIA H200", *SHAPE, "--op", "decode")
+
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines() == [
+        "nothing has been tuned here",
+        "",
+        f"kvreg tune --device h200 --mode {INT4} --op decode --head-size 96",
+    ]
+
+
+def test_the_list_shows_times_and_whether_select_uses_an_entry(kvreg, tune):
+    tune("h200", {}, {"bucket": "b64-c8192", "kernel_hash": "0" * 64})
+
+    rows = kvreg("tuned", "list").out.splitlines()
+
+    assert rows[1].startswith("h200    triton-int4-decode@1  head 96 group 4 page 16 bf16  b32-c8192")
+    assert "80 (default 100)" in rows[1]
+    assert [row.rpartition("  ")[2] for row in rows[1:3]] == ["measured, overlay, current", "measured, overlay, stale"]
+
+
+def test_an_empty_list_names_the_nearest_entries_and_what_differs(kvreg, tune):
+    tune("h200", {"head_size": 128}, {"head_size": 64})
+    tune("h100", {})
+
+    answer = kvreg("tuned", "list", "--device", "h200", "--head-size", "96", "--json")
+
+    assert answer.document["entries"] == []
+    assert [each["differing"] for each in answer.document["nearest"]] == [
+        ["device h100"],
+        ["head_size 128"],
+        ["head_size 64"],
+    ]
+    assert answer.document["command"] == "kvreg tune --device h200 --head-size 96"
+
+
+# --- show ---
+
+
+def test_show_gives_the_entry_that_serves_and_why_others_do_not(kvreg, tune):
+    path = tune(
+        "h200",
+        {"resources": {"shared_bytes": 999999}},
+        {"bucket": "b64-c8192", "gate": {"cells": 7}},
+        environment={"triton": "3.6.0"},
+    )
+
+    answer = kvreg("tuned", "show", "--device", "h200", *SHAPE, "--op", "decode")
+
+    assert answer.code == 0
+    rows = dict(line.split("  ", 1) for line in answer.out.splitlines() if "  " in line)
+    assert rows["config source"].strip() == "bucket: b64-c8192 stands in"
+    assert rows["us"].strip() == "80 (default 100), 20.0% under the default"
+    assert rows["gate"].strip() == '{"cells": 7}'
+    assert rows["made with"].strip() == "triton 3.6.0"
+    assert rows["file"].strip() == str(path)
+    assert "passed over: b32-c8192 (measured)" in answer.out
+    assert "needs 999999 B of shared memory, h200 has 232448 B" in answer.out
+
+
+def test_a_miss_says_what_was_looked_for_what_is_near_and_what_would_tune_it(kvreg, tune):
+    path = tune("h200", {"head_size": 128}, {"page": 32, "dtype": "fp16"})
+
+    answer = kvreg("tuned", "show", "--device", "h200", *SHAPE, "--op", "decode", "--json")
+
+    assert answer.code == 4
+    (decode,) = answer.document["ops"]
+    assert (decode["config_source"], decode["serves"]) == ("default", None)
+    assert decode["miss"] == {
+        "looked_for": f"triton-int4-decode@1 on h200: {LOOKED_FOR}, b32-c8192",
+        "nearest": [
+            {"file": str(path), "differing": [{"field": "head_size", "wanted": "96", "found": "128"}]},
+            {
+                "file": str(path),
+                "differing": [
+                    {"field": "page", "wanted": "16", "found": "32"},
+                    {"field": "dtype", "wanted": "bf16", "found": "fp16"},
+                ],
+            },
+        ],
+        "command": f"kvreg tune --device h200 --mode {INT4} --op decode --head-size 96 --group 4",
+    }
+
+
+# --- check ---
+
+
+def test_check_finds_everything_that_select_would_not_use_with_a_remedy_each(kvreg, tune, home):
+    tune("h200", {}, {"bucket": "b64-c8192", "kernel_hash": "0" * 64})
+    tune("h100", {"resources": {"shared_bytes": 999999}}, {"bucket": "b64-c8192", "config": {"tile": 1}})
+    tune("mi300x", {})
+    tune("h200", {}, name="NVIDIA_H200.yaml")
+    tune("voodoo2", {})
+    (home / "tuned" / "b200.yaml").write_text("entries: [")
+
+    answer = kvreg("tuned", "check", "--json")
+
+    assert answer.code == 4
+    found = {each["kind"]: each for each in answer.document["findings"]}
+    assert sorted(found) == ["broken", "device", "memory", "misplaced", "parameters", "stale"]
+    # The kernels are the same on every platform, so an entry of mi300x is as good as its hash.
+    assert "00000000, now" in found["stale"]["problem"]
+    assert "needs 999999 B of shared memory, h100 has 232448 B" in found["memory"]["problem"]
+    assert "lacks chunk, num_stages" in found["parameters"]["problem"]
+    assert found["misplaced"]["remedy"].startswith("`kvreg tuned merge ")
+    assert "sets the file aside" in found["broken"]["remedy"]
+    for kind in ("stale", "memory", "parameters"):
+        assert f"`kvreg tune --device h{'200' if kind == 'stale' else '100'} --mode {INT4}" in found[kind]["remedy"]
+
+
+def test_an_entry_of_other_versions_is_a_finding_only_when_strict(kvreg, tune, tmp_path):
+    (tmp_path / "site" / "torch-9.9.9.dist-info").mkdir(parents=True)
+    before = f"sys.path.insert(0, {str(tmp_path / 'site')!r})"
+    cpu = next(backend for backend in backends() if backend.name == "cpu")
+    (variant,) = [each for each in cpu.variants() if str(each.id) == "torch-int4-decode@1"]
+    entry = {"variant": str(variant.id), "kernel_hash": kernel_hash(variant), "config": {"scores": 4096}}
+    tune("cpu", entry, environment={"torch": "9.9.8"})
+
+    lenient, strict = (kvreg("tuned", "check", *more, before=before) for more in ((), ("--strict",)))
+
+    assert (lenient.code, strict.code) == (0, 4)
+    assert lenient.out == strict.out
+    assert "was tuned with torch 9.9.8, here is 9.9.9; `kvreg tune --device cpu" in lenient.out
+
+
+def test_check_of_sound_files_ends_with_0(kvreg, tune):
+    tune("h200", {})
+
+    answer = kvreg("tuned", "check", "--strict")
+
+    assert (answer.code, answer.out) == (0, "1 entries in 1 files: nothing found\n")
+
+
+# --- diff and merge ---
+
+
+def test_diff_shows_what_changed_and_what_one_file_lacks(kvreg, tune):
+    first = tune("h200", {}, {"bucket": "b1-c256"})
+    second = tune("h200", {"latency_us": 75.0, "config": {**CONFIG, "tile": 16}}, name="new.yaml")
+
+    answer = kvreg("tuned", "diff", str(first), str(second))
+
+    assert answer.code == 4
+    row = next(line for line in answer.out.splitlines() if "config, latency_us" in line)
+    assert "tile=64" in row
+    assert "tile=16" in row
+    assert f"only in {first}: triton-int4-decode@1, head size 96, group 4, page 16, bf16, b1-c256" in answer.out
+    assert kvreg("tuned", "diff", str(first), str(first)).code == 0
+
+
+def test_merge_takes_the_better_of_each_and_a_dry_run_only_says_so(kvreg, tune, home):
+    into = tune("h200", {}, {"bucket": "b1-c256"})
+    faster = tune("h200", {"latency_us": 75.0, "config": {**CONFIG, "tile": 16}}, name="a.yaml")
+    slower = tune("NVIDIA H200", {"bucket": "b1-c256", "latency_us": 99.0}, {"bucket": "b2-c256"}, name="b.yaml")
+    before = into.read_text()
+    words = ("tuned", "merge", str(faster), str(slower), "--into", str(into), "--json")
+
+    dry = kvreg(*words, "--dry-run")
+    assert into.read_text() == before
+    wet = kvreg(*words)
+
+    assert (dry.code, wet.code) == (0, 0)
+    assert dry.document == {**wet.document, "written": False}
+    fates = {each["entry"]["bucket"]: (each["fate"], each["why"]) for each in wet.document["changes"]}
+    assert fates == {
+        "b32-c8192": ("replaced", "the faster one"),
+        "b1-c256": ("kept", "the faster one"),
+        "b2-c256": ("added", ""),
+    }
+    assert [each["latency_us"] for each in yaml.safe_load(into.read_text())["entries"]] == [80.0, 80.0, 75.0]
+
+
+def test_merge_refuses_two_devices(kvreg, tune):
+    one, other = tune("h200", {}), tune("h100", {})
+
+    answer = kvreg("tuned", "merge", str(one), str(other), "--into", str(one))
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == f"kvreg: {other}: required entries of h200, found h100; merge each device by itself\n"
+
+
+def test_merge_of_a_damaged_file_takes_what_is_good_and_ends_with_4(kvreg, tune, home):
+    source = tune("h200", {}, {"bucket": "b1-c256"})
+    source.write_text(source.read_text()[:-10])
+
+    answer = kvreg("tuned", "merge", str(source), "--into", str(home / "tuned" / "into.yaml"))
+
+    assert answer.code == 4
+    assert "required valid YAML" in answer.err
+    assert len(yaml.safe_load((home / "tuned" / "into.yaml").read_text())["entries"]) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_and_exit_2(kvreg, tune, tmp_path):
+    closed = Path("/sys")  # nobody, not even root, makes a file there
+    if os.geteuid() != 0:
+        closed = tmp_path / "closed"
+        closed.mkdir(mode=0o555)
+
+    answer = kvreg("tuned", "merge", str(tune("h200", {})), "--into", str(closed / "h200.yaml"))
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(f"kvreg: {closed}/h200.yaml: required a file that can be read and replaced, found ")
+    assert answer.err.count("\n") == 1
+
+
+# --- select ---
+
+
+def test_select_names_a_corrupt_file_in_a_warning_and_in_its_document(kvreg, tune):
+    path = tune("h200", {})
+    path.write_text(path.read_text().replace("schema", f"{ESCAPE}schema"))
+
+    answer = kvreg("select", "--device", "h200", *SHAPE, "--json")
+
+    assert answer.code == 0
+    (result,) = answer.document["results"]
+    assert result["ops"]["decode"]["config_source"] == "tuned"  # its good entries serve
+    assert str(path) in next(note["text"] for note in result["notes"] if note["code"] == "tuned_fault")
+    assert answer.err.count(str(path)) == 1
+    assert answer.err.startswith("kvreg: warning: ")
+    assert ESCAPE not in answer.out + answer.err
+
+
+def test_a_warning_is_no_note_too(kvreg, tune):
+    tune("h200", {"colour": "red"})
+
+    answer = kvreg("select", "--device", "h200", *SHAPE)
+
+    assert (answer.out + answer.err).count("colour") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "source", "code", "text"),
+    [
+        ("NVIDIA H200", "alias", "tuned", "tuned_name", "is of 'NVIDIA H200', which is h200 by alias"),
+        ("NVIDIA_H200", "file_name", "tuned", "tuned_name", "is of 'NVIDIA H200', which is h200 by alias"),
+        (
+            "NVIDIA H200 NVL",
+            "variant",
+            "tuned",
+            "tuned_parent",
+            "was tuned on h200, of which h200-nvl is a sub-model",
+        ),
+        (
+            "NVIDIA H200 MIG 1g.18gb",
+            "mig",
+            "default",
+            "tuned_slice",
+            f"`kvreg tune --device h200/mig-1g.18gb --mode {INT4} --op decode --head-size 96 --group 4` tunes",
+        ),
+    ],
+)
+def test_a_whole_cards_entry_serves_its_names_and_sub_models_but_no_slice(kvreg, tune, name, rule, source, code, text):
+    path = tune("NVIDIA H200", {}, name="h200.yaml")
+
+    answer = kvreg("select", "--device", name, *SHAPE, "--json")
+
+    assert answer.document["device"]["matched_by"] == rule
+    (result,) = answer.document["results"]
+    decode = result["ops"]["decode"]
+    assert (decode["config_source"], decode["file"]) == (source, str(path) if source == "tuned" else None)
+    assert text in next(note["text"] for note in result["notes"] if note["code"] == code)
+
+
+def test_an_entry_too_big_for_the_card_is_rejected_once_and_the_next_that_fits_serves(
+    kvreg, tune, home, cuda, trace_maker
+):
+    for variant in cuda.variants():
+        if variant.mode == INT4:
+            known = kernel_hash(variant)
+            trace_maker(home / "evidence", variant, "cuda", "rtx4090", "sm_89", head_size=96, kernel_hash=known)
+    tune("rtx4090", {"resources": {"shared_bytes": 147456}}, {"bucket": "b64-c8192", "config": {**CONFIG, "tile": 16}})
+
+    answer = kvreg("select", "--device", "rtx4090", *SHAPE, "--explain")
+
+    assert answer.code == 0
+    assert "tile=16 (bucket)" in answer.out
+    assert answer.err.count("needs 147456 B of shared memory, rtx4090 has 101376 B: not used") == 1
+    assert answer.err.count("\n") == 1
+
+
+def test_explain_says_what_no_entry_serves_and_what_differs_in_the_nearest(kvreg, tune):
+    tune("h200", {"bucket": "b16-c8192"}, {"head_size": 128})
+
+    text = kvreg("select", "--device", "h200", *SHAPE, "--explain").out
+    document = kvreg("select", "--device", "h200", *SHAPE, "--explain", "--json").document
+
+    row = next(line for line in text.splitlines() if line.startswith("decode") and "kvreg tune" in line)
+    assert "bucket b16-c8192; head_size 128" in row
+    notes = [note["text"] for note in document["results"][0]["notes"] if note["code"] == "tuned_miss"]
+    assert len(notes) == 3
+    assert "no tuned entry for triton-int4-decode@1 on h200" in notes[1]
+    assert f"`kvreg tune --device h200 --mode {INT4} --op decode --head-size 96 --group 4` tunes it" in notes[1]
