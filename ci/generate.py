@@ -1,6 +1,6 @@
-"""Writes what is generated in the repository: docs/cli.md, docs/gate-mutants.md and the outputs shown in README.md.
+"""Writes what is generated in the repository: pages of docs/ and the outputs shown in README.md.
 
-    python ci/generate.py [--check] [NAME ...]        NAME: cli, gate-mutants, readme; all of them when none is named
+    python ci/generate.py [--check] [NAME ...]        NAME: one of PAGES; all of them when none is named
 
 `--check` writes nothing, prints what differs and ends with 4. The tree is what runs, whatever is installed; commands
 that README shows are run as they stand there.
@@ -24,11 +24,11 @@ TREE = os.pathsep.join(str(ROOT / name) for name in ("", "backends", "tuning"))
 FINDING = 4
 
 
-def module(name: str) -> Callable[[Path], str]:
+def module(name: str, *arguments: str) -> Callable[[Path], str]:
     """Return the maker of a page that a module prints."""
 
     def make(_: Path) -> str:
-        return run([sys.executable, "-m", name])
+        return run([sys.executable, "-m", name, *arguments])
 
     return make
 
@@ -56,6 +56,8 @@ def run(command: list[str]) -> str:
 
 
 PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
+    "coverage": ("docs/coverage.md", module("kvreg.cli.coverage_pages", "markdown")),
+    "coverage-html": ("docs/coverage.html", module("kvreg.cli.coverage_pages", "html")),
     "cli": ("docs/cli.md", module("kvreg.cli.reference")),
     "gate-mutants": ("docs/gate-mutants.md", module("kvreg.gate.mutants")),
     "readme": ("README.md", readme),

@@ -40,6 +40,7 @@ class Entry:
 
 COMMANDS = {
     "select": Entry("kvreg.cli.select:select", "Choose the kernel variants for a device and head size, and say why."),
+    "coverage": Entry("kvreg.cli.coverage:coverage", "Show what is measured, compiled or refused, device by device."),
     "devices": Entry("kvreg.cli.devices:devices", "List the devices, or show one with the sources of its facts."),
     "doctor": Entry("kvreg.cli.doctor:doctor", "Say what this machine has, what is missing and how to get it."),
     "validate": Entry("kvreg.cli.validate:validate", "Run the numerical gate and record the evidence."),

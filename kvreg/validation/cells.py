@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from kvreg.core import coverage
 from kvreg.core.layouts import DEFAULT, LayoutId, known
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
@@ -18,8 +19,8 @@ from kvreg.core.variants import Variant
 from kvreg.testing import WINDOWS
 from kvreg.testing.features import words_of
 
-HEAD_SIZES = (40, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512)
-"""Head sizes validated when none is named: those of the models in use, rotation blocks of 8 to 512 among them."""
+HEAD_SIZES = coverage.HEAD_SIZES
+"""Head sizes validated when none is named."""
 
 GROUPS = (1, 4, 7, 8)
 WHOLE_MODES = (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD)
