@@ -1,4 +1,4 @@
-"""Writes what is generated in the repository: pages of docs/ and the outputs shown in README.md.
+"""Writes what is generated in the repository: pages, the outputs that README.md shows, a schema, the tests' own ids.
 
     python ci/generate.py [--check] [NAME ...]        NAME: one of PAGES; all of them when none is named
 
@@ -43,6 +43,13 @@ def readme(path: Path) -> str:
     return BLOCK.sub(replaced, path.read_text(encoding="utf-8"))
 
 
+def ids_of_tests(_: Path) -> str:
+    """Return the ids of kvreg's own tests, sorted; made in ci/test's environment, since a lesser one collects less."""
+    collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    lines = run([*collect, "-c", str(ROOT / "pyproject.toml"), str(ROOT / "tests")]).splitlines()
+    return "".join(f"{line}\n" for line in sorted(line for line in lines if "::" in line))
+
+
 def run(command: list[str]) -> str:
     """Return what a command prints; a refusal (exit 3) is an answer too."""
     with tempfile.TemporaryDirectory() as home:
@@ -61,6 +68,8 @@ PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "cli": ("docs/cli.md", module("kvreg.cli.reference")),
     "gate-mutants": ("docs/gate-mutants.md", module("kvreg.gate.mutants")),
     "readme": ("README.md", readme),
+    "expectations-schema": ("ci/expectations.schema.json", module("kvreg.core.expectations.schema")),
+    "test-ids": ("ci/test-ids.txt", ids_of_tests),
 }
 
 

@@ -72,6 +72,21 @@ def launch(x):
 
 _names = itertools.count()
 
+COLLECTED = pytest.StashKey[list[str]]()
+"""Ids of all tests of this run's files, those that -m and -k leave out included."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Keep the ids: ci/test-ids.txt is compared with them, and collecting anew would take 6 s."""
+    config.stash[COLLECTED] = [item.nodeid for item in items]
+
+
+@pytest.fixture(scope="session")
+def collected(pytestconfig):
+    """Ids of all tests of this run's files."""
+    return pytestconfig.stash[COLLECTED]
+
 
 class Workshop:
     """A backend of platform `toy` in a folder of its own, with everything that select reads as real files."""

@@ -196,6 +196,14 @@ def _find(wanted: str, entries: tuple[Expectation, ...]) -> Expectation:
 
 
 @deselections.command()
+def schema() -> None:
+    """Print the JSON schema of a list, for editors that complete and check YAML by it."""
+    from kvreg.core.expectations.schema import text
+
+    click.echo(text(), nl=False)
+
+
+@deselections.command()
 @_FILE
 @click.option(
     "--ids",

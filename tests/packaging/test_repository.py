@@ -55,6 +55,7 @@ def test_no_file_holds(what, pattern, texts):
         (MACHINE_PATH, "cd /tm" + "p/x"),
         (PACKAGE_HOST, "https://py" + "pi.org/simple"),
     ],
+    ids=["work left open", "a home", "a temporary folder", "a host"],  # the patterns would be hits in the list of ids
 )
 def test_the_patterns_find_what_they_are_for(pattern, line):
     assert pattern.search(line)

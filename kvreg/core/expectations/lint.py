@@ -11,6 +11,7 @@ order                         entries are not sorted by test
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -51,7 +52,11 @@ def check(found: Survey, known: Known, as_of: date, ids: IdIndex | None = None) 
     hits = _hits(found.entries, ids)
     if ids is not None:
         findings += _unmatched(found.entries, hits, ids)
-    findings += _pairs(found.entries, hits, known)
+    twins = _twins(found.entries)
+    findings += [_duplicate(earlier, entry) for earlier, entry in twins]
+    doubled = {entry.line for _, entry in twins}
+    single = [(entry, taken) for entry, taken in zip(found.entries, hits, strict=True) if entry.line not in doubled]
+    findings += _pairs(single, known, collected=ids is not None)
     findings += _order(found.entries)
     return tuple(sorted(findings, key=lambda each: (each.line, each.code, each.text)))
 
@@ -115,46 +120,44 @@ def _count(entry: Expectation, taken: int) -> Iterator[Finding]:
         yield Finding("hits", entry.line, entry.test, text, successor=str(taken), fixable=True)
 
 
-def _pairs(entries: Sequence[Expectation], hits: Sequence[list[str]], known: Known) -> Iterator[Finding]:
-    """Yield a finding for each entry that says what an earlier or wider one says."""
-    first: dict[tuple[str, str], int] = {}
-    twins: set[int] = set()
-    for place, entry in enumerate(entries):
-        key = entry.test, str(entry.when)
-        if key in first:
-            twins.add(place)
-            yield _duplicate(entries[first[key]], entry)
-        else:
-            first[key] = place
-    shared: dict[tuple[int, int], int] = {}
+def _twins(entries: Iterable[Expectation]) -> list[tuple[Expectation, Expectation]]:
+    """Return (earlier, entry) for each entry whose test and place an earlier one has."""
+    first: dict[tuple[str, str], Expectation] = {}
+    found = [(first.setdefault(order_key(entry), entry), entry) for entry in entries]
+    return [(earlier, entry) for earlier, entry in found if earlier is not entry]
+
+
+def _pairs(entries: Sequence[tuple[Expectation, list[str]]], known: Known, *, collected: bool) -> Iterator[Finding]:
+    """Yield a finding for each of (entry, ids that it takes) that takes some which another does at the same place.
+
+    Without `collected` ids, that one lies within the other is told from the texts of their patterns.
+    """
     takers: dict[str, list[int]] = {}
-    for place, taken in enumerate(hits):
-        if place not in twins:
-            for node_id in taken:
-                takers.setdefault(node_id, []).append(place)
-    for places in takers.values():
-        for pair in combinations(places, 2):
-            shared[pair] = shared.get(pair, 0) + 1
+    for place, (_, taken) in enumerate(entries):
+        for node_id in taken:
+            takers.setdefault(node_id, []).append(place)
+    shared = Counter(pair for places in takers.values() for pair in combinations(places, 2))
     for (left, right), count in shared.items():
-        yield from _pair(entries[left], len(hits[left]), entries[right], len(hits[right]), count, known)
+        (one, ones), (other, others) = entries[left], entries[right]
+        if not known.meet(one.when, other.when):
+            continue
+        if known.contains(one.when, other.when) and _within(other, others, one, count, collected):
+            yield _shadowed(other, one)
+        elif known.contains(other.when, one.when) and _within(one, ones, other, count, collected):
+            yield _shadowed(one, other)
+        else:
+            found = f"found line {one.line} ({one.test}) for {count} of its ids too"
+            text = f"test: required one entry a test and place, {found}; let one of the two leave them out"
+            yield Finding("overlap", other.line, other.test, text)
 
 
-def _pair(
-    one: Expectation, ones: int, other: Expectation, others: int, shared: int, known: Known
-) -> Iterator[Finding]:
-    """Yield what is wrong with two entries that both take `shared` ids; of two alike the later one is named."""
-    if not known.meet(one.when, other.when):
-        return
-    if shared == others and known.contains(one.when, other.when):
-        inner, outer = other, one
-    elif shared == ones and known.contains(other.when, one.when):
-        inner, outer = one, other
-    else:
-        text = f"required one entry a test and place, found line {one.line} ({one.test}) for {shared} of its ids too"
-        yield Finding("overlap", other.line, other.test, f"test: {text}; let one of the two leave them out")
-        return
+def _within(inner: Expectation, hits: Sequence[str], outer: Expectation, shared: int, collected: bool) -> bool:
+    return shared == len(hits) if collected else outer.pattern.contains(inner.pattern)
+
+
+def _shadowed(inner: Expectation, outer: Expectation) -> Finding:
     text = f"test: required an entry that says more than others, found it inside of line {outer.line} ({outer.test})"
-    yield Finding("shadowed", inner.line, inner.test, f"{text}; remove it, or narrow the other")
+    return Finding("shadowed", inner.line, inner.test, f"{text}; remove it, or narrow the other")
 
 
 def _duplicate(first: Expectation, second: Expectation) -> Finding:

@@ -82,5 +82,10 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": "kvreg expectations"}
 
 
+def text() -> str:
+    """Return the JSON schema as the file holds it."""
+    return json.dumps(json_schema(), indent=2) + "\n"
+
+
 if __name__ == "__main__":
-    print(json.dumps(json_schema(), indent=2))
+    print(text(), end="")
