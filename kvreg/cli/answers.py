@@ -181,7 +181,9 @@ def figures(result: ModeResult, request: Request) -> str:
     attention = [result.ops[op].evidence for op in (Op.DECODE, Op.PREFILL)]
     errors = [each.max_rel_error for each in attention if each.max_rel_error is not None]
     worst = f"e {max(errors):.1e}" if errors else "e unknown"
-    if any(each.device != request.device for each in attention):
+    if any(each.numerics == "interpreter" for each in attention):
+        worst += " interpreted"
+    elif any(each.device != request.device for each in attention):
         worst += f" on {attention[0].device}"
     return f"{worst}, {_speed(measured_at(attention[0], Op.DECODE, request))}"
 
@@ -217,6 +219,12 @@ def show_decisions(answer: Selection) -> None:
                 [_op_row(op, chosen) for op, chosen in result.ops.items()],
                 title=f"{result.mode}: {result.tier}",
             )
+            render.line()
+            render.table(
+                ("op", "registers", "spilled bytes", "shared bytes", "matrix instruction"),
+                [_resource_row(op, chosen.evidence.resources) for op, chosen in result.ops.items()],
+                title=f"{result.mode}: what a kernel takes at most",
+            )
     for result in answer.results:
         render.line()
         render.table(
@@ -242,6 +250,11 @@ def _op_row(op: Op, chosen: Chosen) -> tuple[object, ...]:
     evidence = chosen.evidence
     axes = f"numerics {evidence.numerics}, build {evidence.build}, speed {evidence.speed}, {evidence.seeds} seeds"
     return (op, chosen.variant, chosen.accuracy, _config(chosen), axes, _worst(evidence), evidence.trace)
+
+
+def _resource_row(op: Op, resources: Mapping[str, object]) -> tuple[object, ...]:
+    names = ("registers", "spill_bytes", "shared_bytes", "matrix_instruction")
+    return (op, *(resources.get(name) for name in names[:3]), resources.get(names[3]) or "none")
 
 
 def _config(chosen: Chosen) -> str:

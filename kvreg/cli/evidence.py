@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from kvreg.core.backends import Backend
 from kvreg.core.errors import BadFile, UsageError
 from kvreg.core.index import Index, Recorded
 from kvreg.core.near import nearest
+
+if TYPE_CHECKING:
+    from kvreg.core.traces import Trace
 
 FINDING = 4
 
@@ -122,6 +126,8 @@ def _check(index: Index) -> Iterator[Finding | None]:
     from kvreg.core.builders import ALL, kernels
     from kvreg.core.traces import problems, read_trace
 
+    sound: dict[str, Trace] = {}
+    resting: list[tuple[Trace, Path, list[str | None]]] = []
     current: dict[str, dict[str, dict[str, str]]] = {}
     for backend in index.backends:
         current[backend.name] = kernels(backend)[ALL]
@@ -135,15 +141,41 @@ def _check(index: Index) -> Iterator[Finding | None]:
         if found:
             yield Finding("edited", path, "; ".join(found))
             continue
-        of_platform = [each.name for each in index.backends if each.platform == trace.platform]
-        names = [owner.name] if owner is not None else of_platform
-        hashes = [current[name]["hashes"].get(trace.variant) for name in names]
-        if trace.kernel_hash in hashes:
-            yield None
+        sound[trace.id] = trace
+        hashes = [current[name]["hashes"].get(trace.variant) for name in _owners(index, owner, trace)]
+        if trace.basis is not None:
+            resting.append((trace, path, hashes))  # the record that it names may come after it
         else:
-            now = next((each for each in hashes if each), None)
-            text = f"kernel {trace.kernel_hash[:8]}, now {now[:8]}" if now else f"{trace.variant} is no variant now"
-            yield Finding("stale", path, text)
+            yield _stale(trace, path, hashes)
+    for trace, path, hashes in resting:
+        lost = _lost_basis(trace, sound)
+        yield Finding("edited", path, lost) if lost is not None else _stale(trace, path, hashes)
+
+
+def _owners(index: Index, owner: Backend | None, trace: Trace) -> list[str]:
+    """Return the backends that a trace may be of: its folder's, or every one of its platform."""
+    if owner is not None:
+        return [owner.name]
+    return [each.name for each in index.backends if each.platform == trace.platform]
+
+
+def _stale(trace: Trace, path: Path, hashes: Sequence[str | None]) -> Finding | None:
+    if trace.kernel_hash in hashes:
+        return None
+    now = next((each for each in hashes if each), None)
+    text = f"kernel {trace.kernel_hash[:8]}, now {now[:8]}" if now else f"{trace.variant} is no variant now"
+    return Finding("stale", path, text)
+
+
+def _lost_basis(trace: Trace, sound: Mapping[str, Trace]) -> str | None:
+    """Return why the numerics that a cross build names are not its own; None where they are."""
+    assert trace.basis is not None
+    found = sound.get(trace.basis.id)
+    if found is None:
+        return f"its numerics, {trace.basis.id}, are gone"
+    if (found.digest, found.kernel_hash) != (trace.basis.digest, trace.kernel_hash):
+        return f"its numerics, {trace.basis.id}, are of another run or kernel"
+    return None
 
 
 def _changed_since_build(index: Index) -> Iterator[Finding]:

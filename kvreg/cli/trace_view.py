@@ -28,6 +28,11 @@ def show(trace: Trace, record: Recorded, state: str) -> None:
         ("features", record.evidence.features),
         ("launch parameters", trace.config),
         ("resources", trace.resources),
+        (
+            "refused",
+            "; ".join(f"{r.field}: required {r.required}, found {r.found}" for r in trace.refusals or ()) or "no",
+        ),
+        ("numerics of", trace.basis.id if trace.basis is not None else "its own cells"),
         ("versions", {name: value for name, value in trace.versions.items() if value is not None}),
         ("ran", f"{trace.started} to {trace.ended}"),
         ("kernel hash", trace.kernel_hash),
@@ -37,15 +42,26 @@ def show(trace: Trace, record: Recorded, state: str) -> None:
     render.line()
     render.table(("fact", "value"), facts)
     render.line()
+    if trace.build == "cross":
+        _compiled(trace, record)
     worst_first = sorted(trace.classes, key=lambda each: -(each.max_rel_error or each.max_step_error or 0.0))
-    render.table(
-        ("group", "kind", "layout", "input", "context", "worst", "cosine"),
-        [
-            (_known(c.group), _known(c.kind), c.layout, _input(c), _known(c.context), _error(c), _known(c.min_cosine))
-            for c in worst_first[:_SHOWN_CLASSES]
-        ],
-        title=f"worst of {len(trace.classes)} classes",
-    )
+    if worst_first:
+        render.table(
+            ("group", "kind", "layout", "input", "context", "worst", "cosine"),
+            [
+                (
+                    _known(c.group),
+                    _known(c.kind),
+                    c.layout,
+                    _input(c),
+                    _known(c.context),
+                    _error(c),
+                    _known(c.min_cosine),
+                )
+                for c in worst_first[:_SHOWN_CLASSES]
+            ],
+            title=f"worst of {len(trace.classes)} classes",
+        )
     if trace.timings:
         render.line()
         render.table(
@@ -65,8 +81,30 @@ def show(trace: Trace, record: Recorded, state: str) -> None:
             title="timings",
         )
     render.line()
-    render.line("to reproduce it, on such a card:")
+    on_card = trace.numerics == "device" and trace.platform != "cpu"
+    render.line("to reproduce it, on such a card:" if on_card else "to reproduce it, which needs no card:")
     render.line(trace.command)
+
+
+def _compiled(trace: Trace, record: Recorded) -> None:
+    """Print what was compiled, whatever launch parameters were tried, and what the compiler said of it."""
+    from kvreg.core.traces import read_log  # pydantic, which a trace at hand has loaded
+
+    render.table(
+        ("launch parameters", "form", "registers", "spilled bytes", "shared bytes", "matrix unit", "loads by bytes"),
+        [
+            (
+                " ".join(f"{name}={value}" for name, value in line["config"].items()),
+                line["form"],
+                *(line["reading"].get(name) for name in ("registers", "spill_bytes", "shared_bytes")),
+                f"{line['reading'].get('matrix_instructions', 0)} {line['reading'].get('matrix_instruction') or '-'}",
+                line["reading"].get("loads", {}) if line["status"] == "ok" else f"{line['status']}: {line['error']}",
+            )
+            for line in read_log(record.file)
+        ],
+        title="compiled",
+    )
+    render.line()
 
 
 def _place(trace: Trace) -> str:

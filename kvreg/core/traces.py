@@ -243,6 +243,15 @@ def write_log(lines: Iterable[Mapping[str, Any]], trace: Path) -> LogRecord:
     return LogRecord(file=path.name, sha256=hashlib.sha256(packed.getvalue()).hexdigest(), lines=count)
 
 
+def read_log(trace: Path) -> list[dict[str, Any]]:
+    """Return the lines of the raw log beside the trace file `trace`. Raises BadFile when it is no such log."""
+    path = log_file(trace)
+    try:
+        return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    except (OSError, ValueError, EOFError) as error:
+        raise BadFile(wrong(f"log {path}", required="gzip of JSON lines", found=str(error), remedy=_AGAIN)) from None
+
+
 def log_file(trace: Path) -> Path:
     """Return where the raw log of the trace file `trace` lies."""
     return trace.with_name(f"{trace.stem}.jsonl.gz")

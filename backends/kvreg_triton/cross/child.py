@@ -107,7 +107,7 @@ def read(kernel: Any, log: str) -> dict[str, Any]:
         )
         return {**found, "code_bytes": None}
     if backend == "hip":
-        return readings.read_hip(kernel.asm["amdgcn"], metadata.shared)
+        return readings.read_hip(kernel.asm["amdgcn"], metadata.shared, metadata.num_warps)
     found = readings.read_xpu(kernel.asm["spv"], metadata.shared)
     lanes = getattr(metadata, "threads_per_warp", None) or getattr(metadata, "warp_size", None)
     return {**found, "lanes": lanes, "threads": metadata.num_warps * lanes if lanes else None}

@@ -27,7 +27,6 @@ _AMD = {
     "spilled_sgprs": re.compile(r"^\s*\.sgpr_spill_count:\s*(\d+)", re.M),
     "scratch_bytes": re.compile(r"^\s*\.private_segment_fixed_size:\s*(\d+)", re.M),
     "static_shared": re.compile(r"^\s*\.group_segment_fixed_size:\s*(\d+)", re.M),
-    "threads": re.compile(r"^\s*\.max_flat_workgroup_size:\s*(\d+)", re.M),
     "lanes": re.compile(r"^\s*\.wavefront_size:\s*(\d+)", re.M),
     "waves_per_simd": re.compile(r"; Occupancy:\s*(\d+)"),
     "code_bytes": re.compile(r"; codeLenInByte\s*=\s*(\d+)"),
@@ -71,14 +70,18 @@ def read_cuda(ptx: str, ptxas_log: str, shared: int, threads: int) -> Reading:
     }
 
 
-def read_hip(assembler: str, shared: int) -> Reading:
-    """Return what AMD assembler text says of a kernel; `shared` is Triton's metadata, which the text does not know."""
+def read_hip(assembler: str, shared: int, warps: int) -> Reading:
+    """Return what AMD assembler text says of a kernel; `shared` and `warps` are Triton's metadata.
+
+    The text does not know dynamic LDS, and where a group would have more than 1024 threads it says 1024.
+    """
     found = {name: _largest(pattern, assembler) for name, pattern in _AMD.items()}
     spilled, static = found.pop("spilled_vgprs"), found.pop("static_shared")
     return {
         **found,
         "spill_bytes": None if spilled is None else spilled * VGPR_BYTES,
         "shared_bytes": shared + (static or 0),
+        "threads": None if found["lanes"] is None else warps * found["lanes"],
         **_instructions("hip", assembler),
     }
 
