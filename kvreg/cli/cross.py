@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kvreg.cli import progress, render
 from kvreg.core import installed, registry, resolve
 from kvreg.core.environment import Environment
-from kvreg.core.errors import DeviceUnavailable, Refused, UsageError, wrong
+from kvreg.core.errors import Refused, UsageError, wrong
 
 if TYPE_CHECKING:
     from kvreg.core.backends import Backend
@@ -80,7 +80,9 @@ def _one(asked: Asked, settings: Environment, device: Device, view: Any) -> tupl
     from kvreg.validation import cross, numerics
 
     backend = _backend(device)
-    variants = chosen([each for each in backend.variants() if each.family == "triton"], asked.modes, asked.names)
+    # What the interpreter cannot run has no numerics without a card, whatever its compiler says.
+    offered = [each for each in backend.variants() if each.family == "triton" and not each.needs_card]
+    variants = chosen(offered, asked.modes, asked.names)
     sizes = tuple(dict.fromkeys(asked.head_sizes)) or cross.HEAD_SIZES
     subjects = [cross.Subject(variant, size) for variant in variants for size in sizes]
     folders = {each.id: _folder(backend, settings.home, asked.target) for each in variants}
@@ -93,7 +95,7 @@ def _one(asked: Asked, settings: Environment, device: Device, view: Any) -> tupl
     bases, failed = prover.prove(sound)
     for verdict in failed:
         view.note(f"numerics of {verdict.variant.id} d{verdict.head_size}: {verdict.status}")
-    versions = _versions()
+    versions = {**_versions(), "triton": running.compiler.triton}
     recorder = _recorder(running, command, versions, began, folders)
     if asked.target == "repo":
         _keep_choices(backend, device, results, recorder)
@@ -103,46 +105,35 @@ def _one(asked: Asked, settings: Environment, device: Device, view: Any) -> tupl
 
 
 def _backend(device: Device) -> Backend:
-    from kvreg.core.standing import COMPILABLE
+    from kvreg.validation.compilers import READS
 
-    if device.platform not in COMPILABLE:
+    if device.platform not in READS:
         raise Refused(
             wrong(
                 f"compile for {device.key}",
-                required=f"a platform that this Triton compiles for: {' or '.join(COMPILABLE)}",
+                required="a platform that a Triton compiles for: cuda, rocm or xpu",
                 found=device.platform,
-                remedy="run `kvreg validate` where such a card is",
+                remedy="run `kvreg validate` where such a device is",
             )
         )
     return next(each for each in registry.backends() if each.platform == device.platform)
 
 
 def _compilation(asked: Asked, settings: Environment, device: Device, backend: Backend, view: Any) -> CrossRun:
-    from kvreg.validation.cross import CrossRun
-    from kvreg_triton.cross.compilations import TIMEOUT_S, Compiler
-    from kvreg_triton.cross.launches import target_of
+    from dataclasses import replace
 
-    compiler = Compiler(
+    from kvreg.validation.compilers import compiler_of
+    from kvreg.validation.cross import CrossRun
+    from kvreg_triton.cross.compilations import TIMEOUT_S
+
+    compiler, target = compiler_of(device, settings.home)
+    compiler = replace(
+        compiler,
         cache=settings.home / "cache" / "compiled",
-        triton=_triton(),
         jobs=asked.jobs or os.cpu_count() or 1,
         timeout_s=asked.timeout_s or TIMEOUT_S,
     )
-    return CrossRun(device, backend, compiler, target_of(device), view)
-
-
-def _triton() -> str:
-    found = installed.versions(("triton",)).get("triton")
-    if found is None:
-        raise DeviceUnavailable(
-            wrong(
-                "validate --compile",
-                required="Triton",
-                found="none",
-                remedy="install the kernels' packages: pip install 'kvreg[kernels]'",
-            )
-        )
-    return found
+    return CrossRun(device, backend, compiler, target, view)
 
 
 def _versions() -> dict[str, str | None]:

@@ -115,7 +115,7 @@ def runs(request: Request, device: Device, variant: Variant) -> str:
     command = validate_command(request, device, variant)
     if device.platform == "cpu":
         return f"run `{command}`"
-    if device.platform not in COMPILABLE:
+    if device.platform not in COMPILABLE or variant.needs_card:
         return f"run `{command}` where such a card is"
     return f"run `{command} --compile`, which needs no card, or without --compile where such a card is"
 

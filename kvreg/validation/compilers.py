@@ -17,9 +17,10 @@ from pathlib import Path
 
 from kvreg.core import environments, installed
 from kvreg.core.devices import Device
+from kvreg.core.errors import DeviceUnavailable, wrong
 from kvreg.core.supported import PACKAGES
 from kvreg_triton.cross.compilations import Compiler
-from kvreg_triton.cross.specializations import Specialization, Target
+from kvreg_triton.cross.specializations import Specialization, Target, target_of
 from kvreg_xpu import ocloc
 from kvreg_xpu.targets import target_of as xpu_target
 from kvreg_xpu.toolchain import CHILD, RECIPE
@@ -83,6 +84,27 @@ def tried(found: Sequence[Compilable], devices: Sequence[Device], home: Path, jo
                 )
 
 
+def compiler_of(device: Device, home: Path) -> tuple[Compiler, Target]:
+    """Return the compiler of a device's platform and its target; raises DeviceUnavailable where it is absent."""
+    if device.platform == "xpu":
+        place = environments.place(home, RECIPE.name)
+        found = environments.find(place, RECIPE)
+        if found is None:
+            raise _absent(device, RECIPE.distribution, GET["xpu"])
+        compiler = Compiler(python=str(found.interpreter), triton=RECIPE.version, child=CHILD)
+        return compiler, xpu_target(device)
+    version = installed.versions(("triton",)).get("triton")
+    if version is None:
+        raise _absent(device, "triton", GET["triton"])
+    return Compiler(triton=version), target_of(device)
+
+
+def _absent(device: Device, compiler: str, remedy: str) -> DeviceUnavailable:
+    return DeviceUnavailable(
+        wrong(f"compile for {device.key}", required=compiler, found="none installed", remedy=remedy)
+    )
+
+
 def plain_write(target: Target) -> Specialization:
     """Return the write of mode `none` at head size 64 in bf16, as its launcher makes it."""
     pointers = dict.fromkeys(("k_in", "v_in"), "*bf16") | {"slots": "*i64"}
@@ -113,9 +135,7 @@ def _compiler(platforms: Sequence[str], home: Path, jobs: int) -> Compiler:
 def _target(device: Device) -> Target:
     if device.platform == "xpu":
         return xpu_target(device)
-    if device.capability is not None:
-        return "cuda", device.capability[0] * 10 + device.capability[1], 32
-    return "hip", device.arch, device.warp_sizes[0] if device.warp_sizes else 64
+    return target_of(device)
 
 
 def _triton(arch: str, platform: str) -> Compilable:

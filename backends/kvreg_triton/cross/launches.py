@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from kvreg.core.devices import Device
-from kvreg.core.errors import Refused, wrong
 from kvreg.core.formats import E4M3FN, fp8_type
 from kvreg.core.layouts import DEFAULT
 from kvreg.core.modes import Mode
@@ -28,7 +27,7 @@ from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Variant
 from kvreg.runtime.launchers import AttendCall, CacheView, SplitPlan, load
 from kvreg.testing import caches
-from kvreg_triton.cross.specializations import Specialization, Target, recording
+from kvreg_triton.cross.specializations import Specialization, Target, recording, target_of
 
 WIDE_BYTES = 1 << 31
 """The storage from which Triton's AMD backend gives up 32-bit offsets: it looks for at most 2**31 - 1."""
@@ -50,27 +49,6 @@ class Launch:
     form: str
     """`attend split`, `attend whole`, `reduce`, `attend`, `write`; with `, wide` for a cache above 2 GiB."""
     specialization: Specialization
-
-
-def target_of(device: Device) -> Target:
-    """Return Triton's target for a device; raises Refused where the facts name none."""
-    stated = device.facts.get("triton_target")
-    if isinstance(stated, list | tuple) and len(stated) == 3:
-        backend, arch, lanes = stated
-        return str(backend), arch, int(lanes)
-    if device.capability is not None:
-        major, minor = device.capability
-        return "cuda", major * 10 + minor, 32
-    if device.arch.startswith("gfx"):
-        return "hip", device.arch, device.warp_sizes[0] if device.warp_sizes else 64
-    raise Refused(
-        wrong(
-            f"compile for {device.key}",
-            required="an arch that Triton compiles for: sm_NN, gfxNNN",
-            found=device.arch,
-            remedy="`kvreg toolchain check` says what each platform can be told on this machine",
-        )
-    )
 
 
 def launches(

@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from kvreg.core.devices import Device
+from kvreg.core.errors import Refused, wrong
+
 Target = tuple[str, Any, int]
 """Triton's backend, arch and lanes of a warp: ("cuda", 90, 32), ("hip", "gfx942", 64), ("xpu", {properties}, 32)."""
 
@@ -74,6 +77,27 @@ class Specialization:
         """Sixteen hexadecimal digits that equal compilations of one kernel source share."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def target_of(device: Device) -> Target:
+    """Return Triton's target for a device; raises Refused where the facts name none."""
+    stated = device.facts.get("triton_target")
+    if isinstance(stated, list | tuple) and len(stated) == 3:
+        backend, arch, lanes = stated
+        return str(backend), arch, int(lanes)
+    if device.capability is not None:
+        major, minor = device.capability
+        return "cuda", major * 10 + minor, 32
+    if device.arch.startswith("gfx"):
+        return "hip", device.arch, device.warp_sizes[0] if device.warp_sizes else 64
+    raise Refused(
+        wrong(
+            f"compile for {device.key}",
+            required="an arch that Triton compiles for: sm_NN, gfxNNN",
+            found=device.arch,
+            remedy="`kvreg toolchain check` says what each platform can be told on this machine",
+        )
+    )
 
 
 class StandIn:
