@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from kvreg.cli import render
+from kvreg.cli.once import Command
 from kvreg.core import asking, environment, registry
 from kvreg.core.coverage import HEAD_SIZES, Cell, cells, counts, rows, summary
 from kvreg.core.errors import UsageError, wrong
@@ -18,7 +19,7 @@ from kvreg.core.near import suggestion
 from kvreg.core.snapshot import Snapshot
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--platform", help="Only this platform's devices.")
 @click.option("--mode", help="Only this KV quantization mode.")
 @click.option("--head-size", "head_sizes", type=click.IntRange(1), multiple=True, help="Only this; may be repeated.")

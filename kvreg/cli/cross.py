@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvreg.cli import progress, render
+from kvreg.cli.asked import chosen
 from kvreg.core import installed, registry, resolve
 from kvreg.core.environment import Environment
 from kvreg.core.errors import Refused, UsageError, wrong
@@ -76,7 +77,6 @@ def _arch(name: str) -> Device:
 def _one(asked: Asked, settings: Environment, device: Device, view: Any) -> tuple[list[Result], Mapping[str, Any]]:
     """Return the results of one arch and the versions they were had with."""
     # pydantic, torch and Triton: seconds, which the other commands do not pay
-    from kvreg.cli.validate import chosen
     from kvreg.validation import cross, numerics
 
     backend = _backend(device)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvreg.cli import render
+from kvreg.cli.once import Command
 from kvreg.core import notices
 from kvreg.core.errors import BadFile, UsageError
 from kvreg.core.near import suggestion
@@ -29,7 +30,7 @@ _IDS = click.option("--ids", type=_PATH, help="Collected ids: what patterns and 
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document, schema 1.")
 
 
-@click.command("import")
+@click.command("import", cls=Command)
 @click.argument("source", type=_PATH)
 @click.option(
     "--from",
@@ -166,7 +167,7 @@ def _more(rows: list[Any]) -> None:
         render.line(f"and {len(rows) - _SHOWN} more, with --json")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="`arguments` is for `pytest @FILE`.")
 @click.option("--file", "listed", type=_PATH, help="A list of expectations. Default: kvreg's own.")
 @click.option("--platform", help="The place that the list is for; needed by all formats but pytorch.")

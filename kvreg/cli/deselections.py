@@ -11,6 +11,7 @@ import click
 
 from kvreg.cli import render
 from kvreg.cli.deselection_lists import export, import_
+from kvreg.cli.once import Group
 from kvreg.core.errors import UsageError
 from kvreg.core.near import nearest, suggestion
 
@@ -39,7 +40,7 @@ def _day(_: click.Context, __: click.Parameter, value: str | None) -> date:
 _AS_OF = click.option("--as-of", metavar="DATE", callback=_day, help="Judge expiry as of this day. Default: today.")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.option("--platform", help="Only entries that can hold on this platform.")
 @click.option("--device", help="Only entries that can hold on this device: key, name, arch or PCI id.")
 @_FILE

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from kvreg.cli import render
+from kvreg.cli.once import Command
 from kvreg.core import device_files, resolve
 from kvreg.core.devices import Device, Resolution
 
@@ -77,7 +78,7 @@ _OPTIONAL = ("aliases", "typed_aliases", "pci_ids", "mig_profiles", "parent")
 """Fields whose absence tells nothing, so that it is not shown as unknown."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("key", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def devices(key: str | None, as_json: bool) -> None:

@@ -5,9 +5,9 @@ Versions are read from package metadata: importing torch takes seconds, and doct
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
-import tempfile
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +16,8 @@ import click
 
 import kvreg
 from kvreg.cli import render
-from kvreg.core import device_files, environment, registry, resolve
+from kvreg.cli.once import Command
+from kvreg.core import device_files, environment, probing, registry, resolve
 from kvreg.core.backends import Backend, Detected
 from kvreg.core.errors import Finding, KvregError
 from kvreg.core.supported import PACKAGES, PYTHON, TRITON_XPU, Supported
@@ -78,7 +79,7 @@ class Report:
     """All that doctor found."""
 
     ok: bool
-    """Whether `kvreg select` can work."""
+    """Whether `kvreg select` can work as things are set."""
     python: Package
     cards: tuple[Card, ...]
     packages: tuple[Package, ...]
@@ -89,7 +90,7 @@ class Report:
     missing: tuple[Missing, ...]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def doctor(as_json: bool) -> int:
     """Say what this machine has, what is missing and how to get it. Exit 0 when select can work."""
@@ -111,10 +112,11 @@ def examine() -> Report:
     if xpu.installed or any(card.platform == "xpu" for card in detected):
         packages = (*packages, xpu)
     home = environment.home()
-    writable = _writable(home)
-    ok = any(one.devices for one in backends) and any(one.variants for one in backends)
+    writable = probing.unwritable(home) is None
+    variables = _variables()
+    missing = _missing(packages, detected, home, writable, (*backends, *failed))
     return Report(
-        ok=ok,
+        ok=_offered(backends) and not variables,
         python=Package("python", platform.python_version(), str(PYTHON), "ok"),
         cards=_cards(detected),
         packages=packages,
@@ -122,8 +124,31 @@ def examine() -> Report:
         home=str(home),
         home_writable=writable,
         index=_index(home, writable),
-        missing=tuple(_missing(packages, detected, home, writable, (*backends, *failed))),
+        missing=(*variables, *(one for one in missing if one.what not in {each.what for each in variables})),
     )
+
+
+def _offered(backends: tuple[Loaded, ...]) -> bool:
+    return any(one.devices for one in backends) and any(one.variants for one in backends)
+
+
+def _variables() -> tuple[Missing, ...]:
+    """Return the variables that other commands would stop at."""
+    environment.warn_of_unknown(os.environ)
+    found: list[KvregError] = list(environment.faults())
+    if (named := environment.device()) is not None:
+        try:
+            resolve.of_environment(named)
+        except KvregError as error:
+            found.append(error)
+    return tuple(_mended(error) for error in found)
+
+
+def _mended(error: KvregError) -> Missing:
+    """Return an error's line, `subject: required ..., found ...; remedy`, by its parts."""
+    subject, _, rest = error.message.partition(": ")
+    why, _, remedy = rest.rpartition("; ")
+    return Missing(subject, why, remedy)
 
 
 def _backend(backend: Backend) -> Loaded:
@@ -160,22 +185,11 @@ def _package(name: str, supported: Supported) -> Package:
     return Package(name, installed, str(supported), "ok" if supported.holds(installed) else too)
 
 
-def _writable(home: Path) -> bool:
-    """Return whether kvreg could keep files in `home`, without making it."""
-    nearest = next(folder for folder in (home, *home.parents) if folder.exists())
-    try:
-        # Permission bits say yes to root on file systems that take nothing.
-        with tempfile.TemporaryFile(dir=nearest):
-            return True
-    except OSError:
-        return False
-
-
 def _index(home: Path, writable: bool) -> str:
     if (Path(kvreg.__file__).parent / "_index").is_dir():
         return "shipped with the package"
     cache = home / "cache" / "index"
-    kept = sum(1 for _ in cache.rglob("*.json")) if cache.is_dir() else 0
+    kept = sum(1 for _ in cache.rglob("*.json")) if os.path.isdir(cache) else 0  # False where none may look
     if kept:
         return f"kept in {cache} ({kept} files)"
     return "not built yet; the first select builds it" if writable else "cannot be kept; each command reads YAML"
@@ -270,5 +284,8 @@ def _show(report: Report) -> None:
     if report.ok:
         device = next((card.device for card in report.cards if card.device), "h200")
         render.line(f"select can work: kvreg select --device {device} --head-size 128")
-    else:
+    elif not _offered(report.backends):
         render.line("select cannot work: no backend offers devices and variants")
+    else:
+        wrong = " and ".join(one.what for one in report.missing if one.what in environment.VARIABLES)
+        render.line(f"select cannot work: {wrong} must be mended or unset")

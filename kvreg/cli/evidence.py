@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kvreg.cli import render, trace_view
-from kvreg.core import asking, resolve
+from kvreg.cli.on_record import Broken, broken, find, sound
+from kvreg.cli.once import Group
+from kvreg.core import asking, environment, resolve
 from kvreg.core.backends import Backend
-from kvreg.core.errors import BadFile, UsageError
+from kvreg.core.errors import BadFile
 from kvreg.core.index import Index, Recorded
-from kvreg.core.near import nearest
 
 if TYPE_CHECKING:
     from kvreg.core.traces import Trace
@@ -22,30 +23,55 @@ if TYPE_CHECKING:
 FINDING = 4
 
 
-@click.group()
+@click.group(cls=Group)
 def evidence() -> None:
     """List, show and check the records of validations."""
 
 
 @evidence.command("list")
-@click.option("--device", help="Only this device's records.")
+@click.option("--device", help="Only this device's records. Default: KVREG_DEVICE, else every device's.")
 @click.option("--mode", help="Only this KV quantization mode's records.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def list_(device: str | None, mode: str | None, as_json: bool) -> None:
-    """List the validations on record, with the worst error and whether the kernel is still the one measured."""
-    key = resolve.resolve(device).device.key if device is not None else None
+    """List the validations on record, with the worst error and whether the kernel is still the one measured.
+
+    Records that were edited, or are no traces, count for nothing and are listed as broken.
+    """
+    key, named = _device(device)
     wanted = asking.parse_mode(mode)
+    index = Index.open()
     rows = [
         (record, state)
-        for record, state in _records(Index.open())
+        for record, state in sound(index)
         if key in (None, record.evidence.device) and wanted in (None, record.evidence.mode)
     ]
+    damaged = [each for each in broken(index) if each.is_of(key, wanted)]
     if as_json:
-        render.document({"schema": 1, "evidence": [_summary(record, state) for record, state in rows]})
+        shown = {"evidence": [_summary(*row) for row in rows], "broken": [_broken(each) for each in damaged]}
+        render.document({"schema": 1, **shown})
         return
-    if not rows:
+    if named:
+        render.line(f"records of {key} only, as KVREG_DEVICE says")
+    if not rows and not damaged:
         render.line("no validation is on record here; `kvreg validate --help` says how to make one")
         return
+    if rows:
+        _table(rows)
+    for each in damaged:
+        render.line(f"broken: {each.name}: {each.problem} ({each.file})")
+    render.line()
+    render.line(f"kvreg evidence show {rows[0][0].evidence.trace}" if not damaged else "kvreg evidence check")
+
+
+def _device(asked: str | None) -> tuple[str | None, bool]:
+    """Return the key of the device that is asked for, and whether KVREG_DEVICE is what asks."""
+    if asked is not None:
+        return resolve.resolve(asked).device.key, False
+    text = environment.device()
+    return (None, False) if text is None else (resolve.of_environment(text).device.key, True)
+
+
+def _table(rows: Sequence[tuple[Recorded, str]]) -> None:
     render.table(
         ("id", "variant", "tier", "worst", "seeds", "ended", "state"),
         [
@@ -61,8 +87,6 @@ def list_(device: str | None, mode: str | None, as_json: bool) -> None:
             for record, state in rows
         ],
     )
-    render.line()
-    render.line(f"kvreg evidence show {rows[0][0].evidence.trace}")
 
 
 @evidence.command()
@@ -70,16 +94,18 @@ def list_(device: str | None, mode: str | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The trace as one JSON document.")
 def show(trace_id: str, as_json: bool) -> None:
     """Show one validation (its ID or the start of it): how to reproduce it, its worst cases, its log."""
-    from kvreg.core.traces import problems, read_trace  # pydantic: 100 ms that `list` does not pay
+    from kvreg.core.traces import problems, read_trace, to_evidence  # pydantic: 100 ms that `list` does not pay
 
-    record, state = _find(trace_id)
-    trace = read_trace(record.file)
-    found = problems(trace, record.file)
+    found, state = find(Index.open(), trace_id)
+    trace = read_trace(found.file)
+    wrong = problems(trace, found.file)
+    if wrong:
+        state = f"broken: {'; '.join(wrong)}"
     if as_json:
-        document = {"state": state, "file": str(record.file), "problems": found}
+        document = {"state": state.partition(":")[0], "file": str(found.file), "problems": wrong}
         render.document({"schema": 1, **document, "trace": trace.model_dump(mode="json", by_alias=True)})
         return
-    trace_view.show(trace, record, "; ".join(found) or state)
+    trace_view.show(trace, to_evidence(trace), found.file, state)
 
 
 @evidence.command()
@@ -205,36 +231,6 @@ def _trace_files(index: Index) -> Iterator[tuple[Backend | None, Path]]:
             yield backend, path
 
 
-def _records(index: Index) -> Iterator[tuple[Recorded, str]]:
-    """Yield every sound record, and whether it is current or stale."""
-    seen: set[Path] = set()
-    for backend in index.backends:
-        hashes = index.kernels(backend).hashes
-        for folder in index.evidence_folders(backend):
-            for mode in index.modes_of(backend, folder):
-                for head_size in index.head_sizes(backend, folder, mode):
-                    for record in index.evidence(backend, folder, mode, head_size):
-                        # Every backend reads the overlay; a record there is listed by the platform that it is of.
-                        if record.file in seen or (record.overlay and record.evidence.variant not in hashes):
-                            continue
-                        seen.add(record.file)
-                        fresh = hashes.get(record.evidence.variant) == record.evidence.kernel_hash
-                        yield record, "current" if fresh else "stale"
-
-
-def _find(trace_id: str) -> tuple[Recorded, str]:
-    rows = list(_records(Index.open()))
-    exact = [row for row in rows if row[0].evidence.trace == trace_id]
-    found = exact or [row for row in rows if row[0].evidence.trace.startswith(trace_id)]
-    if len(found) == 1:
-        return found[0]
-    ids = [record.evidence.trace for record, _ in found or rows]
-    near = tuple(ids) if found else nearest(trace_id, ids, count=3)
-    what = f"{len(found)} of them" if found else "no such record"
-    hint = f"did you mean {' or '.join(near[:3])}?" if near else "`kvreg evidence list` shows them"
-    raise UsageError(f"evidence {trace_id}: required the ID of one record, found {what}; {hint}", candidates=near)
-
-
 def _summary(record: Recorded, state: str) -> dict[str, object]:
     each = record.evidence
     return {
@@ -258,6 +254,10 @@ def _summary(record: Recorded, state: str) -> dict[str, object]:
         "file": str(record.file),
         "state": state,
     }
+
+
+def _broken(each: Broken) -> dict[str, str]:
+    return {"name": each.name, "file": str(each.file), "problem": each.problem}
 
 
 def _worst(record: Recorded) -> str:

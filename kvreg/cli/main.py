@@ -7,6 +7,7 @@ unexpected one is a line as well, and KVREG_LOG=debug adds the traceback.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import json
 import os
@@ -17,8 +18,10 @@ from typing import Any
 
 import click
 
+from kvreg.cli.once import Group
+from kvreg.cli.output import Output, OutputLost
 from kvreg.core import environment, notices
-from kvreg.core.errors import KvregError
+from kvreg.core.errors import BadFile, KvregError, wrong
 from kvreg.core.near import suggestion
 
 COMPLETION = "_KVREG_COMPLETE"
@@ -28,6 +31,19 @@ INTERRUPTED = 130
 """128 + SIGINT, as shells count it."""
 READER_LEFT = 141
 """128 + SIGPIPE, as a shell reports a writer whose reader is gone."""
+
+OF_THE_MACHINE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.ENOTDIR,
+)
+"""What a disk or a folder's rights bring about; any other OSError is a defect until somebody knows better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +69,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -100,9 +116,11 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Version.")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Map (device, KV-cache quantization mode, head size) to validated kernels, with the numbers behind them."""
-    environment.read()
+    if ctx.invoked_subcommand != "doctor":  # which reports wrong variables and goes on
+        environment.read()
 
 
 def version() -> str:
@@ -132,18 +150,25 @@ def status(arguments: Sequence[str]) -> int:
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure:
             reconfigure(errors="backslashreplace")  # a name that the terminal cannot spell is no reason to fail
+    below = sys.stdout
+    sys.stdout = Output(below)
     try:
-        # Not `cli.main`, which turns a broken pipe into exit 1 and leaves no trace of the cause.
-        with cli.make_context("kvreg", list(arguments)) as context:
-            result = cli.invoke(context)
-        sys.stdout.flush()
-        return result if isinstance(result, int) else 0
-    except click.exceptions.Exit as left:
-        return left.exit_code
+        return _ended(arguments, as_json)
+    finally:
+        sys.stdout = below
+
+
+def _ended(arguments: Sequence[str], as_json: bool) -> int:
+    try:
+        return _delivered(arguments)
     except BrokenPipeError:
-        # The reader left (`kvreg devices | head`): no later flush may complain, and no verdict was delivered.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader left (`kvreg devices | head`): no verdict was delivered.
+        _give_up_stdout()
         return READER_LEFT
+    except OutputLost as error:
+        _give_up_stdout()
+        print(f"kvreg: {error.message}", file=sys.stderr)
+        return error.exit_code
     except KvregError as error:
         _report(error.code, error.message, error.candidates, as_json)
         return error.exit_code
@@ -160,9 +185,37 @@ def status(arguments: Sequence[str]) -> int:
         if notices.wanted("debug"):
             import traceback  # only when something is wrong
 
-            traceback.print_exc()
+            print("\n".join(map(notices.printable, traceback.format_exc().splitlines())), file=sys.stderr)
+        if isinstance(error, OSError) and error.errno in OF_THE_MACHINE:
+            _report(BadFile.code, _unusable(error), (), as_json)
+            return BadFile.exit_code
         _report("internal", f"{type(error).__name__}: {error}; KVREG_LOG=debug shows where", (), as_json)
         return 1
+
+
+def _delivered(arguments: Sequence[str]) -> int:
+    try:
+        # Not `cli.main`, which turns a broken pipe into exit 1 and leaves no trace of the cause.
+        with cli.make_context("kvreg", list(arguments)) as context:
+            result = cli.invoke(context)
+        code = result if isinstance(result, int) else 0
+    except click.exceptions.Exit as left:
+        code = left.exit_code
+    sys.stdout.flush()
+    return code
+
+
+def _unusable(error: OSError) -> str:
+    """Return the line about a file or a stream that cannot be read or written."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "free some space" if full else "mend its rights or name another"
+    subject = str(error.filename or "a file of KVREG_HOME")
+    return wrong(subject, required="to be read or written", found=error.strerror, remedy=remedy)
+
+
+def _give_up_stdout() -> None:
+    """Let no later flush of standard output complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage(error: click.ClickException) -> str:
@@ -173,7 +226,7 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _report(code: str, message: str, candidates: Sequence[str], as_json: bool) -> None:
-    with contextlib.suppress(OSError):  # stdout may be full: the line below is then all that can be said
+    with contextlib.suppress(OSError, OutputLost):  # the line below is then all that can be said
         _answer(code, message, candidates, as_json)
         return
     print(f"kvreg: {notices.one_line(message)}", file=sys.stderr)

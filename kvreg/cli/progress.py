@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from kvreg.core.notices import one_line
+
 
 class Lines:
     """For pipes and logs, on stderr: a line for each stage, each failure, and every tenth part of a stage."""
@@ -48,7 +50,7 @@ class Lines:
         self._say(text)
 
     def _say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(one_line(text), file=sys.stderr, flush=True)
 
 
 class Bar:
@@ -93,7 +95,7 @@ class Bar:
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
-        self._progress.console.print(text, markup=False, soft_wrap=True)
+        self._progress.console.print(one_line(text), markup=False, soft_wrap=True)
 
 
 def view() -> Lines | Bar:

@@ -1,4 +1,7 @@
-"""How answers look: tables for a terminal, aligned text for a pipe, one JSON document for programs."""
+"""How answers look: tables for a terminal, aligned text for a pipe, one JSON document for programs.
+
+Whatever is printed passes through here, and what a file, a device or an argument holds reaches a terminal escaped.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
     """Print rows under their column names; `title` stands above. At most seven columns."""
     if len(columns) > MOST_COLUMNS:
         raise ValueError(f"a table has at most {MOST_COLUMNS} columns, found {len(columns)}")
+    columns = [notices.one_line(name) for name in columns]
     cells = [[notices.one_line(text(value)) for value in row] for row in rows]
+    title = None if title is None else notices.one_line(title)
     if is_terminal():
         _drawn(columns, cells, title)
         return

@@ -8,20 +8,21 @@ from typing import Any
 import click
 
 from kvreg.cli import answers, render
+from kvreg.cli.once import Command
 from kvreg.core import asking, documents
 
 REFUSED = 3
 _FROM_THE_MODEL = ("head_size", "q_heads", "kv_heads", "layers")
 
 
-def _number(context: click.Context, parameter: click.Parameter, value: float) -> float:
+def _number(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
     """Refuse nan, which lies in every range because it compares with nothing."""
-    if value != value:
+    if value is not None and value != value:
         raise click.BadParameter("required a number, found nan", ctx=context, param=parameter)
     return value
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--device", help="Key, name, arch or PCI id. Default: KVREG_DEVICE, else this machine's card.")
 @click.option("--head-size", type=int, help="Channels of a head. Needed unless --model says.")
 @click.option("--mode", help="One KV quantization mode. Default: every mode.")
@@ -40,8 +41,7 @@ def _number(context: click.Context, parameter: click.Parameter, value: float) ->
     "--weights-gb",
     type=click.FloatRange(0, 1e6),
     callback=_number,
-    default=0.0,
-    help="GB of the card that the weights take.",
+    help="GB of the card that the weights take, with --layers or --model. Default: 0.",
 )
 @click.option(
     "--model",
@@ -58,7 +58,7 @@ def select(
     model: Path | None,
     text_only: bool,
     layers: int | None,
-    weights_gb: float,
+    weights_gb: float | None,
     explain: bool,
     as_json: bool,
     features: tuple[str, ...],
@@ -72,9 +72,11 @@ def select(
     """
     asked |= {"features": features or None, "allow": allow}
     if model is not None:
-        return _model(model, text_only, layers, weights_gb, explain, as_json, asked)
+        return _model(model, text_only, layers, weights_gb or 0.0, explain, as_json, asked)
     if text_only:
         raise click.UsageError("--text-only is a matter of --model")
+    if weights_gb is not None and layers is None:
+        raise click.UsageError("--weights-gb is taken off what the cache may fill; add --layers N, or --model FOLDER")
     if asked["head_size"] is None:
         raise click.UsageError("missing option '--head-size', or --model FOLDER that says it")
     answer = asking.ask(asked.pop("device"), asked.pop("mode"), asked.pop("head_size"), **asked)
@@ -82,7 +84,7 @@ def select(
     if layers is not None:
         from kvreg.core.sizing import GB, sizes_of  # a plain answer does without
 
-        sizes = sizes_of(answer, layers, int(weights_gb * GB))
+        sizes = sizes_of(answer, layers, int((weights_gb or 0.0) * GB))
     missed = {}
     if explain:
         from kvreg.core.index import Index

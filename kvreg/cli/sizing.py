@@ -16,7 +16,7 @@ def show(sizes: Mapping[Mode, CacheSize], verdicts: Mapping[Mode, str], batch: i
     """Print how large a cache is in each mode, beside bf16, and what of it fits the card."""
     first = next(iter(sizes.values()))
     render.table(
-        ("mode", "verdict", "cache GB", "bf16 GB", "x smaller", f"sequences of {context}", f"context for {batch}"),
+        ("mode", "verdict", "cache GB", "bf16 GB", "x smaller", "sequences fit", "context fits"),
         [
             (
                 mode,
@@ -34,12 +34,13 @@ def show(sizes: Mapping[Mode, CacheSize], verdicts: Mapping[Mode, str], batch: i
     if first.memory_bytes is None:
         render.line("the card's memory is unknown, so nothing is said to fit")
         return
-    memory = f"fits: in the card's {gigabytes(first.memory_bytes)} GB"
+    room = f"{gigabytes(first.memory_bytes)} GB of card memory"
     if first.weights_bytes:
-        taken = f"less {gigabytes(first.weights_bytes)} GB of weights"
-        render.line(f"{memory} {taken}; workspace and activations are not counted")
+        room += f" less {gigabytes(first.weights_bytes)} GB of weights"
     else:
-        render.line(f"{memory}; weights (--weights-gb), workspace and activations are not counted")
+        room += ", with nothing off for weights (--weights-gb N)"
+    render.line(f"fit: how many sequences of {context} tokens, or what context for all {batch}, go into {room}")
+    render.line("workspace and activations need memory too and are not counted")
 
 
 def gigabytes(count: int) -> str:

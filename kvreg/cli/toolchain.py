@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kvreg.cli import render
+from kvreg.cli.once import Group
 from kvreg.core import environment, environments, notices
 from kvreg.core.errors import Finding, UsageError, wrong
 from kvreg.core.near import suggestion
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from kvreg.validation.compilers import Compilable
 
 
-@click.group()
+@click.group(cls=Group)
 def toolchain() -> None:
     """Install and check the compilers that stand in for cards that are not there."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvreg.cli import render
-from kvreg.core.index import Recorded
+from kvreg.core.evidence import Evidence
 
 if TYPE_CHECKING:
     from kvreg.core.traces import ClassRecord, Trace
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
 _SHOWN_CLASSES = 12
 
 
-def show(trace: Trace, record: Recorded, state: str) -> None:
+def show(trace: Trace, evidence: Evidence, file: Path, state: str) -> None:
     """Print a trace; the last line is the command that reproduces it."""
-    render.line(f"{trace.id}: {trace.variant}, {record.evidence.tier}, {state}")
+    render.line(f"{trace.id}: {trace.variant}, {evidence.tier}, {state}")
     axes = f"numerics {trace.numerics}, build {trace.build}, speed {trace.speed}, accuracy {trace.accuracy}"
     gate = f"{trace.gate.cells} cells, {trace.gate.sequences} sequences, {trace.gate.seeds} seeds"
     facts: list[tuple[str, object]] = [
@@ -25,7 +26,7 @@ def show(trace: Trace, record: Recorded, state: str) -> None:
         ("limits", trace.gate.limits),
         ("worst", _place(trace)),
         ("layouts", trace.layouts),
-        ("features", record.evidence.features),
+        ("features", evidence.features),
         ("launch parameters", trace.config),
         ("resources", trace.resources),
         (
@@ -37,13 +38,13 @@ def show(trace: Trace, record: Recorded, state: str) -> None:
         ("ran", f"{trace.started} to {trace.ended}"),
         ("kernel hash", trace.kernel_hash),
         ("log", f"{trace.log.file}, {trace.log.lines} lines, sha256 {trace.log.sha256}"),
-        ("file", str(record.file)),
+        ("file", str(file)),
     ]
     render.line()
     render.table(("fact", "value"), facts)
     render.line()
-    if trace.build == "cross":
-        _compiled(trace, record)
+    if trace.build == "cross" and not state.startswith("broken"):  # whose log is not to be read
+        _compiled(trace, file)
     worst_first = sorted(trace.classes, key=lambda each: -(each.max_rel_error or each.max_step_error or 0.0))
     if worst_first:
         render.table(
@@ -86,7 +87,7 @@ def show(trace: Trace, record: Recorded, state: str) -> None:
     render.line(trace.command)
 
 
-def _compiled(trace: Trace, record: Recorded) -> None:
+def _compiled(trace: Trace, file: Path) -> None:
     """Print what was compiled, whatever launch parameters were tried, and what the compiler said of it."""
     from kvreg.core.traces import read_log  # pydantic, which a trace at hand has loaded
 
@@ -100,7 +101,7 @@ def _compiled(trace: Trace, record: Recorded) -> None:
                 f"{line['reading'].get('matrix_instructions', 0)} {line['reading'].get('matrix_instruction') or '-'}",
                 line["reading"].get("loads", {}) if line["status"] == "ok" else f"{line['status']}: {line['error']}",
             )
-            for line in read_log(record.file)
+            for line in read_log(file)
         ],
         title="compiled",
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvreg.cli import render
+from kvreg.cli.once import Group
 from kvreg.core import asking, environment, notices, resolve
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.requests import Op
@@ -25,7 +26,7 @@ _OPS = click.Choice([op.value for op in Op])
 _FILE = click.Path(path_type=Path)
 
 
-@click.group()
+@click.group(cls=Group)
 def tuned() -> None:
     """List, show, check, compare and merge tuned launch parameters."""
 

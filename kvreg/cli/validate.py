@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvreg.cli import cross, progress, render
-from kvreg.core import asking, environment
-from kvreg.core.errors import DeviceUnavailable, GateFailed, Refused, UsageError, wrong
+from kvreg.cli.asked import chosen, no_cells, require_known, require_writable
+from kvreg.cli.once import Command
+from kvreg.core import environment
+from kvreg.core.errors import DeviceUnavailable, GateFailed, UsageError, wrong
 
 if TYPE_CHECKING:
     from kvreg.core.variants import Variant
@@ -24,7 +26,7 @@ GATE_FAILED = GateFailed.exit_code
 _SHOWN_FAILURES = 8
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--device", help="Device to validate; but for --compile it must be here. Default: KVREG_DEVICE, else this card."
 )
@@ -37,7 +39,11 @@ _SHOWN_FAILURES = 8
     "--head-size", "head_sizes", type=click.IntRange(1), multiple=True, help="Only this one; may be repeated."
 )
 @click.option("--variant", "names", multiple=True, help="Only this variant (NAME or NAME@VERSION); may be repeated.")
-@click.option("--stale", is_flag=True, help="Only what has no current evidence: never validated, or a kernel changed.")
+@click.option(
+    "--stale",
+    is_flag=True,
+    help="Only what has no current evidence: not validated, a kernel changed, features missing.",
+)
 @click.option(
     "--features", "every_feature", is_flag=True, help="Try every feature at each head size, not those of models only."
 )
@@ -78,6 +84,8 @@ def validate(
     a kernel was wrong (no trace is written for it) and with 6 when the device is absent or was lost.
     """
     settings = environment.read()
+    # Words first: they are wrong or right whatever is installed here.
+    require_known(device, modes, names, settings)
     if compiling or archs:
         beside = {
             "--stale": stale, "--features": every_feature, "--seeds": seeds, "--long": long_form,
@@ -107,6 +115,8 @@ def validate(
     variants = chosen(machine.variants(settings.backend), modes, names)
     # Asked before the work, so that a folder that cannot be written costs nothing.
     folders = {each.id: machines.evidence_folder(machine, each, settings.home, target) for each in variants}
+    for folder in dict.fromkeys(folders.values()):
+        require_writable(folder, target)
     sizes = tuple(dict.fromkeys(head_sizes)) or lists.HEAD_SIZES
     profile = lists.PROFILES[_profile(machine.place, interpreter, long_form)]
     if seeds is not None:
@@ -131,10 +141,10 @@ def validate(
         if stale:
             from kvreg.core.index import Index
 
-            pairs = lacking(machine, variants, sizes, run.hashes, Index.open())
+            pairs = lacking(machine, variants, sizes, run.hashes, Index.open(), profile)
         run.cells = tuple(_cells(pairs, profile))
         if not run.cells and not stale:
-            raise _no_cells(variants, sizes)
+            raise no_cells(variants, sizes)
         run.compile()
         run.judge()
         if not no_timings:
@@ -170,54 +180,12 @@ def _file_name(device: str, numerics: str) -> str:
     return f"{folder_name(device)}-{numerics}"
 
 
-def chosen(offered: Sequence[Variant], modes: Sequence[str], names: Sequence[str]) -> tuple[Variant, ...]:
-    """Return the variants of the named modes and names, all of them when none is named."""
-    wanted = {asking.parse_mode(mode) for mode in modes} - {None}
-    found = [each for each in offered if not wanted or each.mode in wanted]
-    known = {word for each in found for word in (each.id.name, str(each.id))}
-    for name in names:
-        if name not in known:
-            raise UsageError(
-                wrong(
-                    "--variant",
-                    required=f"one of {', '.join(str(each.id) for each in found) or 'none here'}",
-                    found=repr(name),
-                    remedy="take one of these",
-                ),
-                candidates=sorted(str(each.id) for each in found),
-            )
-    if names:
-        found = [each for each in found if each.id.name in names or str(each.id) in names]
-    if not found:
-        raise Refused(
-            wrong(
-                f"validate {', '.join(modes)}",
-                required="a variant of that mode on the platform",
-                found="none in this version",
-                remedy=f"its modes are {', '.join(dict.fromkeys(str(each.mode) for each in offered))}",
-            )
-        )
-    return tuple(found)
-
-
 def _cells(pairs: Sequence[tuple[Variant, int]], profile: Any) -> list[Cell]:
     from kvreg.validation.cells import work_list
 
     found = [cell for variant, size in pairs for cell in work_list([variant], [size], profile)]
     # Cells with the same rows stand together over all variants, so that their reference is computed once.
     return sorted(found, key=lambda cell: (cell.mode, cell.head_size, cell.kind == "write", cell.rows, cell.layout))
-
-
-def _no_cells(variants: Sequence[Variant], sizes: Sequence[int]) -> Refused:
-    limits = variants[0].constraints
-    return Refused(
-        wrong(
-            f"head size {', '.join(map(str, sizes))}",
-            required=f"{limits.head_min} to {limits.head_max} in steps of {limits.head_step}",
-            found="none of these",
-            remedy="name a head size that the variants take",
-        )
-    )
 
 
 def _answer(run: Run, verdicts: Sequence[Verdict], as_json: bool) -> None:

@@ -11,7 +11,7 @@ from kvreg.core.environment import read
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Mode
-from kvreg.core.near import nearest
+from kvreg.core.near import completed
 from kvreg.core.requests import DTYPES, FEATURES, Accuracy, Request
 from kvreg.core.select import select
 from kvreg.core.selections import Selection
@@ -163,7 +163,7 @@ def _features(words: Iterable[str]) -> tuple[tuple[str, ...], bool]:
 def _known(field: str, value: object, valid: Sequence[str]) -> None:
     if value in valid:
         return
-    near = tuple(word for word in valid if word.startswith(str(value) or "-")) or nearest(str(value), valid)
+    near = completed(str(value), valid)
     remedy = f"did you mean {near[0]}?" if near else "take one of these"
     message = wrong(field, required=f"one of {', '.join(valid)}", found=repr(value), remedy=remedy)
     raise UsageError(message, candidates=near or valid)

@@ -20,6 +20,15 @@ CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"
 TEXT_PARTS = ("text_config", "language_config", "llm_config")
 """Where a model of several modalities keeps the fields of its language model."""
 
+MOST = 2**31 - 1
+"""Of any count: lengths, offsets and page numbers are int32 in kernels, and sizes computed from more mean nothing."""
+
+MOST_LAYERS = 10_000
+"""Each layer is looked at by itself. The deepest model in use, Llama 3.1 405B, has 126."""
+
+MOST_BYTES = 16_000_000
+"""A config.json holds kilobytes; a device or a weight file named by mistake must not fill the memory."""
+
 _AGAIN = "give the folder of a Hugging Face model"
 
 
@@ -58,11 +67,12 @@ class Fields:
             raise self._wrong(name, "true or false", value)
         return bool(value)
 
-    def count(self, *names: str) -> int | None:
-        """Return a whole number from one, None where no name has a value; raises BadFile for anything else."""
+    def count(self, *names: str, most: int = MOST) -> int | None:
+        """Return a whole number from one to `most`, None where no name has a value; raises BadFile for all else."""
         value = self.get(*names)
-        if value is not None and not is_count(value):
-            raise self._wrong(self._named(names), "a whole number from 1", value)
+        if value is not None and not is_count(value, most):
+            required = "a whole number from 1" if not is_count(value, None) else f"at most {most}"
+            raise self._wrong(self._named(names), required, value)
         return None if value is None else int(value)
 
     def whole(self, name: str) -> int:
@@ -73,27 +83,34 @@ class Fields:
     def number(self, *names: str) -> float | None:
         """Return a positive number, None where no name has a value; raises BadFile for anything else."""
         value = self.get(*names)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < MOST
+        ):
             raise self._wrong(self._named(names), "a number above 0", value)
         return None if value is None else float(value)
 
-    def needed(self, *names: str) -> int:
+    def needed(self, *names: str, most: int = MOST) -> int:
         """Return a count that must be there; raises BadFile naming the field."""
-        value = self.count(*names)
+        value = self.count(*names, most=most)
         if value is None:
             raise BadFile(wrong(f"{self.path}", required=f"a field {names[0]}", found="none", remedy=_AGAIN))
         return value
 
+    def listed(self, name: str) -> tuple[str, ...]:
+        """Return a list of words of any length, empty where it is absent. Raises BadFile for anything else."""
+        value = self.get(name)
+        if value is not None and (not isinstance(value, list) or not all(isinstance(each, str) for each in value)):
+            raise self._wrong(name, "a list of words", value)
+        return tuple(value or ())
+
     def words(self, name: str, length: int) -> tuple[str, ...] | None:
         """Return a list of one word a layer; None where it is absent. Raises BadFile for another length or type."""
-        value = self.get(name)
-        if value is None:
+        if self.get(name) is None:
             return None
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise self._wrong(name, "a list of words", value)
+        value = self.listed(name)
         if len(value) != length:
             raise self._wrong(name, f"{length} words, one a layer", f"{len(value)} of them")
-        return tuple(value)
+        return value
 
     def counts(self, layers: int, *names: str) -> tuple[int, ...] | None:
         """Return a count for each layer, of a list or of one number for all; None where no name has a value."""
@@ -106,34 +123,52 @@ class Fields:
         return tuple(value)
 
     def part(self, name: str) -> Fields | None:
-        """Return a nested object; None where there is none."""
+        """Return a nested object; None where there is none. Raises BadFile for what is no object."""
         value = self.values.get(name)
-        return Fields(value, self.path) if isinstance(value, dict) else None
+        if value is not None and not isinstance(value, dict):
+            raise self._wrong(name, "an object", value)
+        return None if value is None else Fields(value, self.path)
 
     def _named(self, names: tuple[str, ...]) -> str:
         return next((name for name in names if self.values.get(name) is not None), names[0])
 
     def _wrong(self, name: str, required: str, found: object) -> BadFile:
-        shown = found if isinstance(found, str) and " of them" in found else repr(found)[:60]
+        shown = found if isinstance(found, str) and " of them" in found else shortened(found)
         return BadFile(wrong(f"{self.path}, {name}", required=required, found=shown, remedy=_AGAIN))
 
 
-def is_count(value: object) -> bool:
-    """Return whether a JSON value is a whole number from one."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def is_count(value: object, most: int | None = MOST) -> bool:
+    """Return whether a JSON value is a whole number from one, and at most `most` where that is given."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return whole and (most is None or value <= most)  # type: ignore[operator]
+
+
+def shortened(value: object) -> str:
+    """Return a value from a file as an error quotes it."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def read(folder: Path) -> Fields:
     """Return the fields of `folder`/config.json (or of that file). Raises BadFile when it cannot be read as such."""
-    path = folder / "config.json" if folder.is_dir() else folder
+    path = folder
     try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        found = error.strerror or type(error).__name__
-        raise BadFile(wrong(f"model {folder}", required="a config.json", found=found, remedy=_AGAIN)) from error
+        path = folder / "config.json" if folder.is_dir() else folder
+        with open(path, "rb") as file:
+            text = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a path that holds a null byte
+        found = getattr(error, "strerror", None) or str(error)
+        raise BadFile(
+            wrong(f"model {shortened(str(folder))}", required="a config.json", found=found, remedy=_AGAIN)
+        ) from error
+    if len(text) > MOST_BYTES:
+        found = f"more than {MOST_BYTES // 1_000_000} MB"
+        raise BadFile(wrong(f"{path}", required="a JSON object", found=found, remedy=_AGAIN))
+    try:
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         found = f"{type(error).__name__}: {error}"[:80]
         raise BadFile(wrong(f"{path}", required="a JSON object", found=found, remedy=_AGAIN)) from error
     if not isinstance(content, dict):
-        raise BadFile(wrong(f"{path}", required="a JSON object", found=repr(content)[:60], remedy=_AGAIN))
+        raise BadFile(wrong(f"{path}", required="a JSON object", found=shortened(content), remedy=_AGAIN))
     return Fields(content, path)

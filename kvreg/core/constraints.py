@@ -108,7 +108,9 @@ def legal_neighbours(value: int, least: int, most: int, step: int) -> tuple[int,
     return below, min(below + step, most)
 
 
-def _stepped(code: str, value: int, least: int, most: int, step: int, option: str) -> Iterator[Reason]:
+def _stepped(
+    code: str, value: int, least: int, most: int, step: int, option: str, otherwise: str = ""
+) -> Iterator[Reason]:
     if least <= value <= most and (value - least) % step == 0:
         return
     below, above = legal_neighbours(value, least, most, step)
@@ -117,13 +119,14 @@ def _stepped(code: str, value: int, least: int, most: int, step: int, option: st
         code,
         f"a multiple of {step} from {least} to {most}",
         str(value),
-        f"the nearest are {option} {below} and {above}",
+        f"the nearest are {option} {below} and {above}{otherwise}",
     )
 
 
 def _head_size(constraints: Constraints, request: Request) -> Iterator[Reason]:
-    c = constraints
-    return _stepped("head_size", request.head_size, c.head_min, c.head_max, c.head_step, "--head-size")
+    c, size = constraints, request.head_size
+    otherwise = f", should {size} be mistyped; a model that has it needs another mode or device"
+    return _stepped("head_size", size, c.head_min, c.head_max, c.head_step, "--head-size", otherwise)
 
 
 def _page(constraints: Constraints, request: Request) -> Iterator[Reason]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,33 +52,76 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
 
     Raises BadEnvironment with the valid list for a wrong value of KVREG_BACKEND, KVREG_LOG or KVREG_HOME, and warns
     on stderr, once, about any other KVREG_* name. An empty value counts as not set. Whether KVREG_DEVICE names a
-    device is for `resolve` to say.
+    device is for `resolve` to say, and whether KVREG_HOME can be written for those who write.
     """
     found = os.environ if variables is None else variables
+    warn_of_unknown(found)
+    for fault in faults(found):
+        raise fault
+    return Environment(
+        home=home(found),
+        device=device(found),
+        backend=_value(found, "KVREG_BACKEND"),
+        log=(_value(found, "KVREG_LOG") or notices.DEFAULT_LEVEL).lower(),
+    )
+
+
+def warn_of_unknown(found: Mapping[str, str]) -> None:
+    """Warn of each KVREG_* name that nothing reads."""
     for name in sorted(found):
         if name.startswith(PREFIX) and name not in VARIABLES:
             notices.warn(_unknown(name))
-    home_folder = home(found)
-    if home_folder.exists() and not home_folder.is_dir():
-        raise BadEnvironment(
-            wrong("KVREG_HOME", required="a folder", found=f"the file {home_folder}", remedy="name another path")
-        )
-    return Environment(
-        home=home_folder,
-        device=_value(found, "KVREG_DEVICE"),
-        backend=_backend(_value(found, "KVREG_BACKEND")),
-        log=_log(_value(found, "KVREG_LOG")),
-    )
+
+
+def faults(variables: Mapping[str, str] | None = None) -> Iterator[BadEnvironment]:
+    """Yield what is wrong with KVREG_HOME, KVREG_BACKEND and KVREG_LOG, for those who report instead of stopping."""
+    found = os.environ if variables is None else variables
+    if (fault := _home_fault(_home(found))) is not None:
+        yield fault
+    backend, log = _value(found, "KVREG_BACKEND"), _value(found, "KVREG_LOG")
+    if backend is not None:
+        # The registry reads KVREG_HOME through this module, so it can be imported only on use.
+        from kvreg.core import registry
+
+        yield from _one_of("KVREG_BACKEND", backend, registry.families())
+    if log is not None:
+        yield from _one_of("KVREG_LOG", log.lower(), notices.LEVELS)
+
+
+def device(variables: Mapping[str, str] | None = None) -> str | None:
+    """Return KVREG_DEVICE, unchecked."""
+    return _value(os.environ if variables is None else variables, "KVREG_DEVICE")
 
 
 def home(variables: Mapping[str, str] | None = None) -> Path:
     """Return KVREG_HOME, else `kvreg` in the user's data folder (XDG_DATA_HOME, else ~/.local/share)."""
-    found = os.environ if variables is None else variables
-    given = _value(found, "KVREG_HOME")
-    if given is not None:
-        return Path(given).expanduser().absolute()
-    data = _value(found, "XDG_DATA_HOME")
-    return (Path(data) if data else Path("~/.local/share").expanduser()).absolute() / "kvreg"
+    return Path(_home(os.environ if variables is None else variables)).absolute()
+
+
+def _home(found: Mapping[str, str]) -> str:
+    given, data = _value(found, "KVREG_HOME"), _value(found, "XDG_DATA_HOME")
+    # The `~` of a user whose home folder is unknown stays.
+    return os.path.expanduser(given) if given else os.path.join(data or os.path.expanduser("~/.local/share"), "kvreg")
+
+
+def _home_fault(path: str) -> BadEnvironment | None:
+    """Return why nothing could ever be kept below `path`; None for a folder that is merely not there yet."""
+    folder, found = Path(path).absolute(), None
+    try:
+        if not stat.S_ISDIR(os.stat(folder).st_mode):
+            found = f"the file {folder}"
+        elif not os.access(folder, os.R_OK | os.X_OK):
+            found = f"{folder}, which cannot be read"
+    except FileNotFoundError:
+        if path.startswith("~"):
+            found = f"{path}, and no home folder of that user"
+    except NotADirectoryError:
+        found = f"{folder}, part of which is a file"
+    except OSError as error:
+        found = f"{folder} ({error.strerror})"
+    if found is None:
+        return None
+    return BadEnvironment(wrong("KVREG_HOME", required="a folder", found=found, remedy="set it to a folder of yours"))
 
 
 def _value(found: Mapping[str, str], name: str) -> str | None:
@@ -90,26 +134,11 @@ def _unknown(name: str) -> str:
     return f"{name} is no variable of kvreg and is not read; {suggestion(name, VARIABLES)}"
 
 
-def _backend(value: str | None) -> str | None:
-    if value is None:
-        return None
-    # The registry reads KVREG_HOME through this module, so it can be imported only on use.
-    from kvreg.core import registry
-
-    return _one_of("KVREG_BACKEND", value, registry.families())
-
-
-def _log(value: str | None) -> str:
-    if value is None:
-        return notices.DEFAULT_LEVEL
-    return _one_of("KVREG_LOG", value.lower(), notices.LEVELS)
-
-
-def _one_of(name: str, value: str, valid: tuple[str, ...]) -> str:
+def _one_of(name: str, value: str, valid: tuple[str, ...]) -> Iterator[BadEnvironment]:
     if value in valid:
-        return value
+        return
     near = nearest(value, valid)
     remedy = f"did you mean {near[0]}?" if near else "unset it or take one of these"
-    raise BadEnvironment(
+    yield BadEnvironment(
         wrong(name, required=f"one of {', '.join(valid)}", found=value, remedy=remedy), candidates=near or valid
     )

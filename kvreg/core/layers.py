@@ -12,9 +12,11 @@ from kvreg.core.config_fields import (
     HIDDEN,
     KV_HEADS,
     LAYERS,
+    MOST_LAYERS,
     QUERY_HEADS,
     SOFTCAP,
     Fields,
+    shortened,
 )
 from kvreg.core.errors import BadFile, wrong
 
@@ -54,7 +56,7 @@ def layers_of(fields: Fields, architecture: Architecture, images: str | None) ->
 
     Raises BadFile for fields that contradict each other.
     """
-    count = fields.needed(*LAYERS)
+    count = fields.needed(*LAYERS, most=MOST_LAYERS)
     kinds = _kinds(fields, architecture, count)
     q_heads = fields.counts(count, *QUERY_HEADS)
     if q_heads is None:
@@ -92,7 +94,7 @@ def _kinds(fields: Fields, architecture: Architecture, count: int) -> tuple[str,
                     wrong(
                         f"{fields.path}, layer_types",
                         required=f"{FULL}, {SLIDING}, {CHUNKED} or one of {', '.join(sorted(CACHELESS))}",
-                        found=repr(word),
+                        found=shortened(word),
                         remedy="such layers are unknown; ask for the others with --head-size",
                     )
                 )

@@ -39,7 +39,10 @@ class GroupAnswer:
         if self.group.refusal is not None:
             return self.group.refusal
         result = next(each for each in self.results if each.mode is mode)
-        return leading(result.decisions) if result.verdict == "refused" else None
+        reason = leading(result.decisions) if result.verdict == "refused" else None
+        if reason is not None and reason.code == "head_size":
+            return replace(reason, remedy="it is the model's own, so take another mode or device")
+        return reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kvreg.core import config_fields
 from kvreg.core.architectures import ENCODERS, KNOWN, Architecture
-from kvreg.core.config_fields import CONTEXT, TEXT_PARTS, Fields
+from kvreg.core.config_fields import CONTEXT, TEXT_PARTS, Fields, shortened
 from kvreg.core.decisions import Reason
 from kvreg.core.layers import Layer, idle_window, layers_of
 from kvreg.core.requests import FEATURES
@@ -75,8 +75,7 @@ def read_model(folder: Path, *, text_only: bool = False) -> Model:
     known = KNOWN.get(kind)
     architecture = known or Architecture()
     fields = text.with_defaults(architecture.defaults)
-    names = top.get("architectures")
-    named = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else kind
+    named = next(iter(top.listed("architectures")), kind)
     dtype = text.get("dtype", "torch_dtype") or top.get("dtype", "torch_dtype")
     refusal = _refusal(top, fields, kind, named)
     layers = () if refusal else layers_of(fields, architecture, _images(top, architecture, text_only))
@@ -195,5 +194,6 @@ def _notes(fields: Fields, layers: tuple[Layer, ...], known: bool, named: str, d
     if idle_window(fields):
         window, most = fields.count("sliding_window"), fields.count(*CONTEXT)
         yield Note("idle_window", f"the window of {window} holds the whole context of {most}: no window is asked for")
-    if isinstance(dtype, str) and dtype not in _DTYPES:
-        yield Note("dtype", f"the weights are stored as {dtype}; bf16 is assumed unless --dtype says otherwise")
+    if dtype is not None and str(dtype) not in _DTYPES:
+        stored = dtype if isinstance(dtype, str) and len(dtype) < 40 else shortened(dtype)
+        yield Note("dtype", f"the weights are stored as {stored}; bf16 is assumed unless --dtype says otherwise")

@@ -1,4 +1,4 @@
-"""Near misses of a misspelt word."""
+"""Near misses of a misspelt word; case counts as a misspelling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ def nearest(word: str, known: Iterable[str], *, count: int = 1, cutoff: float = 
     # difflib costs 4 ms to import and is needed only when something went wrong.
     from difflib import get_close_matches
 
-    return tuple(get_close_matches(word, list(dict.fromkeys(known)), n=count, cutoff=cutoff))
+    by_lower: dict[str, str] = {}
+    for each in known:
+        by_lower.setdefault(each.lower(), each)
+    return tuple(by_lower[each] for each in get_close_matches(word.lower(), list(by_lower), n=count, cutoff=cutoff))
+
+
+def completed(word: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Return the known words that `word` begins, else the one that is most like it."""
+    words = tuple(known)
+    begun = tuple(each for each in words if word and each.lower().startswith(word.lower()))
+    return begun or nearest(word, words)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

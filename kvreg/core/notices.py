@@ -46,5 +46,6 @@ def printable(text: str) -> str:
     return text.translate(_STEERING)
 
 
-_CONTROLS = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_MARKS = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS = (*range(32), *range(127, 160), *_MARKS)
 _STEERING = {code: ascii(chr(code))[1:-1] for code in _CONTROLS}

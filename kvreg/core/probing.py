@@ -45,6 +45,19 @@ def output_of(command: Sequence[str], *, limit_s: float = TOOL_LIMIT_S) -> str |
     return output if process.returncode == 0 else None
 
 
+def unwritable(folder: Path) -> str | None:
+    """Return why no file can be put into `folder`, None where one can; a folder that is not there is not made."""
+    import tempfile  # 5 ms, for those who are about to write
+
+    try:
+        nearest = next(each for each in (folder, *folder.parents) if each.exists())
+        # Permission bits say yes to root on file systems that take nothing.
+        with tempfile.TemporaryFile(dir=nearest):
+            return None
+    except OSError as error:
+        return error.strerror or type(error).__name__
+
+
 def text_of(path: Path) -> str | None:
     """Return a file's text without surrounding blanks; None when it is missing, empty or unreadable."""
     try:

@@ -87,10 +87,7 @@ def default_device(asked: str | None = None) -> Resolution:
     """
     asked = asked if asked is not None else environment.read().device
     if asked:
-        try:
-            return resolve(asked)
-        except UnknownDevice as error:
-            raise UnknownDevice(f"KVREG_DEVICE: {error.message}", candidates=error.candidates) from None
+        return of_environment(asked)
     cards = registry.detect()
     devices = device_files.devices()
     served = [(card, found) for card in cards if (found := resolve_card(card, devices)) is not None]
@@ -106,6 +103,14 @@ def default_device(asked: str | None = None) -> Resolution:
         return first
     note = f"this machine also has {', '.join(others)}; --device or KVREG_DEVICE takes another"
     return replace(first, notes=(*first.notes, note))
+
+
+def of_environment(text: str) -> Resolution:
+    """Return the device that KVREG_DEVICE names as `text`; raises UnknownDevice, naming the variable."""
+    try:
+        return resolve(text)
+    except UnknownDevice as error:
+        raise UnknownDevice(f"KVREG_DEVICE: {error.message}", candidates=error.candidates) from None
 
 
 def normalise(name: str) -> str:

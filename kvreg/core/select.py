@@ -22,6 +22,7 @@ from kvreg.core.index import Index
 from kvreg.core.layouts import LayoutId
 from kvreg.core.lookup import Lookup
 from kvreg.core.modes import Format, Mode
+from kvreg.core.near import completed
 from kvreg.core.requests import Accuracy, Op, Request
 from kvreg.core.selections import Chosen, ModeResult, Note, Selection
 from kvreg.core.standing import ALLOWABLE, known_exception, stand, switched_off
@@ -43,9 +44,7 @@ def select(
     Raises UsageError for an `allow` that is no tier to allow.
     """
     for word in allow:
-        if word not in ALLOWABLE:
-            message = wrong("allow", required=" or ".join(ALLOWABLE), found=repr(word), remedy="leave it out")
-            raise UsageError(message, candidates=tuple(ALLOWABLE))
+        _require_allowable(word)
     if index is None:
         index = Index.open(environment.home)
     asked = replace(request, layout=request.layout or layouts.DEFAULT)
@@ -56,6 +55,26 @@ def select(
     for text in dict.fromkeys(note.text for each in results for note in each.notes if note.code in WARNED):
         notices.warn(text)
     return Selection(resolution, asked, results)
+
+
+_NEEDS_NO_ALLOWANCE = {
+    Tier.MEASURED: "measured evidence is taken anyway; leave it out",
+    Tier.COMPILED: "compiled evidence is taken anyway; leave it out",
+    Tier.DECLARED: "declared means without evidence, and is never taken; leave it out",
+}
+
+
+def _require_allowable(word: str) -> None:
+    if word in ALLOWABLE:
+        return
+    near = completed(word, Tier)
+    remedy = "leave it out"
+    if near and near[0] in ALLOWABLE:
+        remedy = f"did you mean {near[0]}?"
+    elif near:
+        remedy = _NEEDS_NO_ALLOWANCE[Tier(near[0])]
+    message = wrong("allow", required=" or ".join(ALLOWABLE), found=repr(word), remedy=remedy)
+    raise UsageError(message, candidates=tuple(ALLOWABLE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,18 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Open or create `path`; raises UsageError when another process holds it, BadFile when it is no journal."""
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "a+b")  # noqa: SIM115 (held open for the lock; closed by close)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "a+b")  # noqa: SIM115 (held open for the lock; closed by close)
+        except OSError as error:
+            raise BadFile(
+                wrong(
+                    f"journal {path}",
+                    required="a file that can be written",
+                    found=error.strerror or type(error).__name__,
+                    remedy="name another one with --journal, or another folder in KVREG_HOME",
+                )
+            ) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

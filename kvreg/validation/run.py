@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvreg.core import traces
-from kvreg.core.errors import BadFile, DeviceUnavailable
+from kvreg.core.errors import DeviceUnavailable
 from kvreg.core.kernelhash import kernel_hash
 from kvreg.core.modes import Mode
 from kvreg.core.variants import Variant
@@ -28,6 +28,7 @@ from kvreg.validation.calls import request_of
 from kvreg.validation.cells import WHOLE_MODES, Cell
 from kvreg.validation.journal import Journal, key_of
 from kvreg.validation.machine import Machine
+from kvreg.validation.strength import kept_instead
 from kvreg_tuning.pool import Task, run_all
 from kvreg_tuning.worker import POISONED, Outcome
 
@@ -241,9 +242,6 @@ class Run:
     def _trace(self, verdict: Verdict, folder: Path) -> Verdict:
         variant, size = verdict.variant, verdict.head_size
         path = traces.trace_file(folder, self.machine.device.key, variant.mode, size, variant.op, str(variant.id))
-        stronger = self._stronger(path, str(variant.id))
-        if stronger is not None:
-            return _with(verdict, kept=f"{stronger} was made on the device itself and stays")
         found = records.record(
             variant,
             size,
@@ -254,21 +252,13 @@ class Run:
             command=self.command,
             timings=self.timing_records(variant, size),
         )
+        kept = kept_instead(path, found)
+        if kept is not None:
+            return _with(verdict, kept=kept)
         log = traces.write_log(self._log_lines(verdict), path)
         trace = traces.seal({**found, "log": log.model_dump()})
         traces.write_trace(trace, path)
         return _with(verdict, trace=path, trace_id=trace.id)
-
-    def _stronger(self, path: Path, variant: str) -> str | None:
-        """Return the id of a trace that an interpreter's must not replace."""
-        if self.machine.numerics == "device" or not path.is_file():
-            return None
-        try:
-            known = traces.read_trace(path)
-        except BadFile:
-            return None
-        sound = not traces.problems(known, path) and known.kernel_hash == self.hashes[variant]
-        return known.id if sound and known.numerics == "device" else None
 
     def _log_lines(self, verdict: Verdict) -> Iterator[Mapping[str, Any]]:
         yield from verdict.lines

@@ -1,13 +1,14 @@
-"""Which variants and head sizes lack current evidence: never validated, or validated as another kernel."""
+"""Which variants and head sizes lack current evidence: never validated, validated as another kernel, or for less."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from kvreg.core.devices import folder_name
-from kvreg.core.evidence import Evidence, tier
+from kvreg.core.evidence import tier
 from kvreg.core.index import Index
 from kvreg.core.variants import Variant
+from kvreg.validation.cells import Profile, work_list
 from kvreg.validation.machine import Machine
 
 
@@ -17,9 +18,11 @@ def lacking(
     head_sizes: Sequence[int],
     hashes: Mapping[str, str],
     index: Index,
+    profile: Profile,
 ) -> list[tuple[Variant, int]]:
     """Return the pairs without a sound trace of the present kernel that is as strong as this run's would be.
 
+    As strong: of no weaker tier, and covering every feature that the cells of `profile` would cover.
     Head sizes that are on record for a variant count too, beside those of `head_sizes`: a kernel that changed has
     made them stale.
     """
@@ -34,11 +37,18 @@ def lacking(
             for each in index.evidence(backend, folder, mode, size)
             if each.evidence.variant == str(variant.id)
         ]
-        current = {each.head_size for each in recorded if _holds(each, hashes[str(variant.id)], would_be.rank)}
-        for size in sorted({*head_sizes, *(each.head_size for each in recorded)} - current):
-            found.append((variant, size))
+        fresh = [
+            each
+            for each in recorded
+            if each.kernel_hash == hashes[str(variant.id)] and each.tier.rank <= would_be.rank
+        ]
+        for size in sorted({*head_sizes, *(each.head_size for each in recorded)}):
+            covered = covered_by(variant, size, profile)
+            if not any(each.head_size == size and covered <= set(each.features) for each in fresh):
+                found.append((variant, size))
     return found
 
 
-def _holds(evidence: Evidence, kernel_hash: str, rank: int) -> bool:
-    return evidence.kernel_hash == kernel_hash and evidence.tier.rank <= rank
+def covered_by(variant: Variant, head_size: int, profile: Profile) -> frozenset[str]:
+    """Return the feature words that a validation with `profile` covers."""
+    return frozenset(word for cell in work_list([variant], [head_size], profile) for word in cell.covered)

@@ -55,3 +55,18 @@ def kvreg(home: Path, tmp_path: Path) -> Callable[..., Answer]:
         return Answer(done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def here(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Run `kvreg` in this process, for what needs no process of its own."""
+    from kvreg.cli.main import status
+
+    monkeypatch.setenv("KVREG_HOME", str(home))
+
+    def run(*arguments: str) -> Answer:
+        capsys.readouterr()
+        code = status(arguments)
+        return Answer(code, *capsys.readouterr())
+
+    return run

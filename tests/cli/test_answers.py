@@ -42,7 +42,7 @@ def test_a_card_of_unknown_memory_is_said_to_fit_nothing(workshop, capsys):
 
     out = capsys.readouterr().out
     assert "the card's memory is unknown, so nothing is said to fit" in out
-    assert "25.8      25.8     1.00       unknown            unknown" in out
+    assert "25.8      25.8     1.00       unknown        unknown" in out
 
 
 def test_explain_shows_evidence_launch_parameters_and_every_reason(workshop, capsys):
@@ -67,7 +67,8 @@ def test_one_reason_for_every_mode_is_one_line(workshop, capsys):
     out = capsys.readouterr().out
     assert out.splitlines()[0] == (
         "refused: every mode on alpha: head_size: required a multiple of 8 from 32 to 512, found 100;"
-        " the nearest are --head-size 96 and 104"
+        " the nearest are --head-size 96 and 104, should 100 be mistyped;"
+        " a model that has it needs another mode or device"
     )
     assert out.count("required a multiple of 8") == 1
     assert out.splitlines()[-1] == "kvreg select --device alpha --head-size 96"

@@ -148,6 +148,28 @@ def test_a_home_that_cannot_be_written_is_named(kvreg: Run, tmp_path: Path) -> N
     assert document["missing"][0]["remedy"] == "set KVREG_HOME to a folder of yours"
 
 
+def test_wrong_variables_are_findings_and_doctor_goes_on(kvreg: Run, tmp_path: Path) -> None:
+    wrong = {"KVREG_DEVICE": "h2000", "KVREG_BACKEND": "trition", "KVREG_LOG": "loud"}
+    answer = kvreg("doctor", before=SOUND, environment=wrong)
+
+    assert answer.code == 4
+    assert "missing: KVREG_BACKEND: required one of torch, triton, found trition; did you mean triton?" in answer.out
+    assert "missing: KVREG_LOG: required one of debug, info, warning, error, found loud; " in answer.out
+    assert "missing: KVREG_DEVICE: device 'h2000': required a key, name, PCI id or architecture" in answer.out
+    assert "backend  platform" in answer.out
+    last = answer.out.splitlines()[-1]
+    assert last == "select cannot work: KVREG_BACKEND and KVREG_LOG and KVREG_DEVICE must be mended or unset"
+
+
+def test_a_home_that_is_a_file_is_one_finding(kvreg: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    answer = kvreg("doctor", "--json", before=SOUND, environment={"KVREG_HOME": str(tmp_path / "file" / "home")})
+
+    assert answer.code == 4
+    assert [one["what"] for one in answer.document["missing"]] == ["KVREG_HOME"]
+    assert answer.document["ok"] is False
+
+
 def test_doctor_leaves_no_folder_behind_in_a_new_home_but_its_caches(kvreg: Run, home: Path) -> None:
     kvreg("doctor", before=SOUND)
 

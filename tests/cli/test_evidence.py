@@ -208,3 +208,46 @@ def test_evidence_loads_no_torch(kvreg, record, command):
 
     assert answer.code == 0
     assert answer.err.strip() == "loaded: []"
+
+
+@pytest.mark.parametrize("spoiled", [edit_trace, lose_log, spoil])
+def test_a_broken_record_is_listed_with_its_problem_and_shown_by_its_place(here, record, spoiled):
+    path = record()
+    spoiled(path)
+
+    listed = here("evidence", "list", "--device", "b200")
+    document = here("evidence", "list", "--device", "b200", "--json").document
+    shown = here("evidence", "show", "b200-int4_per_token_head-d96-decode")
+
+    assert (listed.code, listed.out.splitlines()[-1]) == (0, "kvreg evidence check")
+    assert "broken: b200-int4_per_token_head-d96-decode: " in listed.out
+    assert str(path) in listed.out
+    assert document["evidence"] == []
+    (broken,) = document["broken"]
+    assert (broken["name"], broken["file"]) == ("b200-int4_per_token_head-d96-decode", str(path))
+    if spoiled is spoil:
+        assert (shown.code, shown.out) == (2, "")
+        assert str(path) in shown.err
+    else:
+        assert shown.code == 0
+        assert ", broken: " in shown.out.splitlines()[0]
+
+
+def test_broken_records_of_other_devices_and_modes_are_left_out(here, record):
+    edit_trace(record())
+
+    for others in (("--device", "t4"), ("--device", "b200", "--mode", "none")):
+        assert here("evidence", "list", *others, "--json").document["broken"] == []
+
+
+def test_the_device_of_the_environment_is_the_one_listed_and_a_wrong_one_an_error(here, record, monkeypatch):
+    record()
+    monkeypatch.setenv("KVREG_DEVICE", "NVIDIA B200")
+    answer = here("evidence", "list")
+    assert answer.out.splitlines()[0] == "records of b200 only, as KVREG_DEVICE says"
+    assert "h200-" not in answer.out
+
+    monkeypatch.setenv("KVREG_DEVICE", "b2000")
+    wrong = here("evidence", "list")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert wrong.err.startswith("kvreg: KVREG_DEVICE: device 'b2000': required ")

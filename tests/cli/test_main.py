@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def test_help_lists_every_command_and_loads_none(kvreg: Run) -> None:
     )
 
     assert answer.code == 0
-    assert answer.out.splitlines()[-1] == "['kvreg.cli.main']"
+    assert answer.out.splitlines()[-1] == "['kvreg.cli.once', 'kvreg.cli.output', 'kvreg.cli.main']"
     for name in ("select", "devices", "doctor", "validate", "evidence", "KVREG_BACKEND", "Exit codes"):
         assert name in answer.out
 
@@ -131,10 +132,12 @@ def test_a_reader_that_leaves_early_gets_no_verdict_and_no_complaint(repeats: in
         f"import json; dumps = json.dumps; json.dumps = lambda *a, **k: dumps(*a, **k) * {repeats}\n"
         "from kvreg.cli.main import run; run(['devices', '--json'])"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.read(1)
-    process.stdout.close()
+    reader, writer = os.pipe()
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    if repeats > 1:
+        os.read(reader, 1)
+    os.close(reader)  # a short answer finds the reader gone from the start, or the race would be with its last byte
     _, err = process.communicate(timeout=60)
 
     assert (process.returncode, err) == (141, b"")
@@ -172,3 +175,109 @@ def test_a_name_outside_the_terminal_s_encoding_is_no_crash(kvreg: Run) -> None:
 
     assert answer.code == 2
     assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize("arguments", [("devices",), ("--help",)])
+def test_a_disk_that_is_full_is_one_line_and_no_defect(arguments: tuple[str, ...]) -> None:
+    code = f"from kvreg.cli.main import run; run({list(arguments)!r})"
+
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+
+    assert found.returncode == 2
+    assert found.stderr == (
+        "kvreg: standard output: required to take the answer, found No space left on device;"
+        " free some space, or send the answer elsewhere\n"
+    )
+
+
+@pytest.mark.parametrize("number", ["ENOSPC", "EACCES", "EROFS"])
+def test_a_file_that_cannot_be_written_is_one_line_and_no_defect(kvreg: Run, number: str) -> None:
+    raised = f'OSError(__import__("errno").{number}, "no such luck", "/home/file")'
+    answer = kvreg("devices", before=BROKEN.replace('ZeroDivisionError("two\\nlines")', raised))
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("kvreg: /home/file: required to be read or written, found no such luck; ")
+
+
+@pytest.mark.parametrize("json_too", [(), ("--json",)])
+def test_a_home_that_nobody_may_read_is_exit_2_and_one_line(tmp_path: Path, json_too: tuple[str, ...]) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    arguments = ["select", "--device", "h200", "--head-size", "96", *json_too]
+    # Root may read everything, so the process gives that up; what it imports then must be anybody's to read.
+    code = (
+        "import os, stat\nfrom kvreg.cli.main import run\n"
+        "import kvreg.cli.select, kvreg.core.registry\nkvreg.core.registry.backends()\n"
+        "os.geteuid() or os.seteuid(65534)\nrun(" + repr(arguments) + ")"
+    )
+    locked.chmod(0)
+    try:
+        found = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "KVREG_HOME": str(locked / "home")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        locked.chmod(0o700)
+
+    assert found.returncode == 2
+    said = json.loads(found.stdout)["error"]["message"] if json_too else found.stderr
+    assert f"KVREG_HOME: required a folder, found {locked / 'home'} (Permission denied)" in said
+    assert found.stderr.count("\n") == (0 if json_too else 1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("select", "--device", "h200", "--head-size", "96", "--mode", "none", "--mode", "int4_per_token_head"),
+        ("select", "--device", "h200", "--device", "cpu", "--head-size", "96"),
+        ("evidence", "list", "--mode", "none", "--mode=none"),
+        ("validate", "--device", "cpu", "--device", "cpu"),
+    ],
+)
+def test_an_option_of_one_value_that_comes_twice_is_a_usage_error(here: Run, arguments: tuple[str, ...]) -> None:
+    answer = here(*arguments)
+
+    assert (answer.code, answer.out) == (2, "")
+    assert ": required once, found 2 times; name one value; `kvreg" in answer.err
+
+
+def test_every_command_refuses_an_option_that_comes_twice() -> None:
+    from kvreg.cli.main import COMMANDS, cli
+    from kvreg.cli.once import Command, Group
+
+    for name in COMMANDS:
+        command = cli.get_command(None, name)
+        inner = command.commands.values() if isinstance(command, Group) else ()
+        assert all(isinstance(each, Command | Group) for each in (command, *inner)), name
+
+
+HOSTILE = "h200\x1b[31m\u202e\x07"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("devices", HOSTILE),
+        ("devices", f"h200/mig-{HOSTILE}"),
+        ("select", "--head-size", "96", "--device", HOSTILE),
+        ("select", "--head-size", "96", "--device", "h200", "--mode", HOSTILE),
+        ("select", "--device", "h200", "--model", HOSTILE),
+        ("evidence", "show", HOSTILE),
+        ("validate", "--variant", HOSTILE),
+        (f"--{HOSTILE}",),
+        (HOSTILE,),
+    ],
+)
+def test_what_a_terminal_would_obey_is_printed_escaped(here: Run, arguments: tuple[str, ...]) -> None:
+    answer = here(*arguments)
+
+    assert answer.code == 2
+    assert "\\x1b[31m\\u202e\\x07" in answer.err
+    assert (answer.out + answer.err).replace("\n", "").isprintable()

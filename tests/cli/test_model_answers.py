@@ -231,3 +231,21 @@ def test_a_model_with_json_is_one_document(kvreg, written):
 
     assert (answer.code, answer.err) == (3, "")
     assert len(answer.document["groups"]) == 2
+
+
+def test_a_head_size_that_is_the_models_own_is_not_to_be_changed(workshop, ask, capsys):
+    model_answers.show(ask(fields={"head_dim": 100}))
+
+    out = capsys.readouterr().out
+    assert "found 100; it is the model's own, so take another mode or device" in out
+    assert "the nearest are" not in out
+
+
+def test_words_of_a_config_json_reach_the_terminal_escaped(here, written):
+    folder = written(architectures=["Gemma2\x1b]0;owned\x07"], torch_dtype="\x1b[31mred")
+
+    answer = here("select", "--device", "b200", "--model", str(folder))
+
+    assert "Gemma2\\x1b]0;owned\\x07" in answer.out
+    assert "stored as \\x1b[31mred" in answer.out
+    assert answer.out.replace("\n", "").isprintable()

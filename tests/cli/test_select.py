@@ -435,3 +435,36 @@ def test_a_home_that_is_a_dead_end_still_answers_with_one_warning(kvreg, home):
     assert answer.code == 3
     assert answer.out.startswith("refused:")
     assert len([line for line in answer.err.splitlines() if "every call reads YAML" in line]) <= 1
+
+
+H200 = ("select", "--device", "h200", "--head-size", "96")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--mode", "NONE"), "found 'NONE'; did you mean none?"),
+        (("--mode", "Int4"), "found 'Int4'; did you mean int4_per_token_head?"),
+        (("--dtype", "BF16"), "found 'BF16'; did you mean bf16?"),
+        (("--allow", "interpred"), "allow: required interpreted, found 'interpred'; did you mean interpreted?"),
+        (("--allow", "INTERPRETED"), "did you mean interpreted?"),
+        (("--allow", "measured"), "measured evidence is taken anyway; leave it out"),
+        (("--allow", "declared"), "declared means without evidence, and is never taken; leave it out"),
+        (("--weights-gb", "16"), "--weights-gb is taken off what the cache may fill; add --layers N, or --model"),
+        (("--weights-gb", "0"), "add --layers N, or --model FOLDER"),
+    ],
+)
+def test_a_near_miss_is_named_and_nothing_is_left_out_in_silence(here, options, message):
+    answer = here(*H200, *options)
+
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.err
+
+
+def test_what_fits_is_said_in_plain_words(here):
+    plain = here(*H200, "--layers", "32").out
+    less = here(*H200, "--layers", "32", "--weights-gb", "16").out
+
+    both = "fit: how many sequences of 8192 tokens, or what context for all 32, go into 141 GB of card memory"
+    assert f"{both}, with nothing off for weights (--weights-gb N)\n" in plain
+    assert f"{both} less 16 GB of weights\n" in less

@@ -43,7 +43,10 @@ def test_an_illegal_head_size_is_refused_with_both_neighbours(head_size, below, 
     assert (reason.code, reason.field) == ("head_size", "head_size")
     assert reason.required == "a multiple of 8 from 32 to 512"
     assert reason.found == str(head_size)
-    assert reason.remedy == f"the nearest are --head-size {below} and {above}"
+    assert reason.remedy == (
+        f"the nearest are --head-size {below} and {above}, should {head_size} be mistyped;"
+        " a model that has it needs another mode or device"
+    )
 
 
 @given(st.integers(1, 5000))

@@ -54,12 +54,58 @@ def test_a_wrong_log_level_is_an_error_with_the_valid_list() -> None:
         environment.read({"KVREG_LOG": "verbose"})
 
 
-def test_a_home_that_is_a_file_is_an_error(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
+@pytest.fixture
+def unusable(tmp_path: Path) -> dict[str, str]:
+    """Paths below which nothing can be kept, by what is wrong with them."""
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    return {
+        "is a file": str(tmp_path / "file"),
+        "lies below a file": str(tmp_path / "file" / "home"),
+        "is a loop": str(tmp_path / "loop"),
+        "is too long": str(tmp_path / ("a" * 300)),
+        "has no owner": "~nobody-of-that-name/kvreg",
+    }
 
-    with pytest.raises(BadEnvironment, match="KVREG_HOME: required a folder"):
-        environment.read({"KVREG_HOME": str(file)})
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        ("is a file", "found the file "),
+        ("lies below a file", ", part of which is a file; "),
+        ("is a loop", "(Too many levels of symbolic links)"),
+        ("is too long", "(File name too long)"),
+        ("has no owner", "found ~nobody-of-that-name/kvreg, and no home folder of that user"),
+    ],
+)
+def test_a_home_that_can_keep_nothing_is_an_error_that_says_why(
+    unusable: dict[str, str], wrong: str, found: str
+) -> None:
+    with pytest.raises(BadEnvironment, match="KVREG_HOME: required a folder") as caught:
+        environment.read({"KVREG_HOME": unusable[wrong]})
+
+    assert found in caught.value.message
+
+
+def test_a_user_without_a_home_folder_is_told_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "~")  # what the lookup leaves where there is neither a variable nor an account
+
+    with pytest.raises(BadEnvironment, match="set it to a folder of yours"):
+        environment.read({})
+
+
+def test_a_home_that_is_not_there_yet_is_none(tmp_path: Path) -> None:
+    assert environment.read({"KVREG_HOME": str(tmp_path / "new" / "home")}).home == tmp_path / "new" / "home"
+
+
+def test_every_wrong_variable_is_found_and_not_only_the_first(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    found = list(
+        environment.faults({"KVREG_HOME": str(tmp_path / "file"), "KVREG_BACKEND": "trition", "KVREG_LOG": "loud"})
+    )
+
+    assert [fault.message.partition(":")[0] for fault in found] == ["KVREG_HOME", "KVREG_BACKEND", "KVREG_LOG"]
 
 
 @pytest.mark.parametrize(("name", "replacement"), sorted(environment.REPLACED.items()))

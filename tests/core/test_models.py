@@ -288,3 +288,47 @@ def test_what_is_no_json_object_is_a_bad_file(tmp_path, content):
 def test_a_folder_without_a_config_json_is_a_bad_file_that_names_it(tmp_path):
     with pytest.raises(BadFile, match=r"required a config\.json, found No such file"):
         read_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({**LLAMA, "num_hidden_layers": 5_000_000}, "num_hidden_layers: required at most 10000, found 5000000"),
+        ({**LLAMA, "num_attention_heads": 2**31}, "num_attention_heads: required at most 2147483647"),
+        ({**LLAMA, "attn_logit_softcapping": 10**400}, "attn_logit_softcapping: required a number above 0"),
+        ({**LLAMA, "attn_logit_softcapping": float("inf")}, "attn_logit_softcapping: required a number above 0"),
+        ({**LLAMA, "text_config": "llama"}, "text_config: required an object, found 'llama'"),
+        ({**LLAMA, "architectures": "LlamaForCausalLM"}, "architectures: required a list of words"),
+        ({**LLAMA, "architectures": [None]}, "architectures: required a list of words"),
+        ({**LLAMA, "head_dim": "x" * 10_000}, "found 'xxx"),
+    ],
+)
+def test_a_field_beyond_all_bounds_or_of_another_kind_is_a_bad_file(tmp_path, fields, message):
+    with pytest.raises(BadFile) as caught:
+        read_model(written(tmp_path, **fields))
+
+    assert message in caught.value.message
+    assert len(caught.value.message) < 400 + len(str(tmp_path))
+
+
+def test_the_most_layers_are_read(tmp_path):
+    assert read_model(written(tmp_path, **{**LLAMA, "num_hidden_layers": 10_000})).layers == 10_000
+
+
+@pytest.mark.parametrize("path", ["a" * 300, "a" * 10_000, "null\0byte"])
+def test_a_path_that_no_file_can_have_is_a_bad_file(path):
+    with pytest.raises(BadFile, match=r"required a config\.json"):
+        read_model(Path(path))
+
+
+def test_a_file_without_an_end_is_not_read_to_its_end():
+    with pytest.raises(BadFile, match="found more than 16 MB"):
+        read_model(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("dtype", [16, {"text": "bfloat16"}, "float8_e4m3fn"])
+def test_weights_of_another_type_are_noted(tmp_path, dtype):
+    found = read_model(written(tmp_path, **LLAMA, torch_dtype=dtype))
+
+    assert found.dtype is None
+    assert "bf16 is assumed" in found.notes[-1].text

@@ -43,6 +43,7 @@ def find(text: str) -> Resolution:
         ("74a1", "mi300x", "pci_id"),
         ("1002:74A1", "mi300x", "pci_id"),
         ("0x74b5", "mi300x-vf", "pci_id"),
+        ("10de:2335", "h200", "pci_id"),
         ("NVIDIA H200 NVL", "h200-nvl", "variant"),
         ("NVIDIA_H200_NVL", "h200-nvl", "variant"),
         ("NVIDIA H100 NVL", "h100-nvl", "variant"),

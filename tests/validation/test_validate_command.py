@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -228,3 +230,53 @@ def test_the_table_has_seven_columns_and_ends_with_the_next_command(shop) -> Non
     assert where.startswith("1 traces in ")
     assert command.startswith("kvreg evidence show cpu-none-d64-write-")
     assert shop.run(*command.split()[1:]).returncode == 0
+
+
+WITHOUT_TORCH = """
+import json, sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "triton"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+sys.modules.pop("torch", None)
+from kvreg.cli.main import status
+for arguments in json.loads(sys.argv[1]):
+    print(status(arguments), flush=True)
+"""
+
+
+def test_without_torch_wrong_words_come_first_and_then_the_pip_command(shop) -> None:
+    asked = [
+        ["validate", "--device", "nowhere9000"],
+        ["validate", "--device", "cpu", "--mode", "int5"],
+        ["validate", "--device", "cpu", "--mode", "none", "--variant", "torch-none-decod"],
+        ["validate", "--device", "cpu", "--mode", "none", "--variant", "torch-none-decode"],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, json.dumps(asked)],
+        env=shop.environment(),
+        cwd=shop.folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.stdout.split() == ["2", "2", "2", "6"]
+    device, mode, variant, torch = done.stderr.splitlines()
+    assert "device 'nowhere9000'" in device
+    assert "mode: required one of none" in mode
+    assert "--variant: required one of" in variant
+    assert "did you mean torch-none-decode@1?" in variant
+    assert torch.endswith("found no module torch; install the kernels' packages: pip install 'kvreg[kernels]'")
+
+
+@pytest.mark.parametrize("option", [(), ("--journal", "run.jsonl")])
+def test_a_home_that_cannot_be_written_is_exit_2_before_any_work(shop, option) -> None:
+    arguments = ("--device", "cpu", "--head-size", "64", "--variant", "crooked-store", *option)
+    done = shop.run("validate", *arguments, KVREG_BACKEND="crooked", KVREG_HOME="/proc/kvreg")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("kvreg: KVREG_HOME: required a folder that can be written, found /proc/kvreg")

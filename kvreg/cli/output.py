@@ -1,0 +1,44 @@
+"""Standard output as commands write to it: what it does not take is told apart from a file that takes no more."""
+
+from __future__ import annotations
+
+from typing import Any, TextIO
+
+from kvreg.core.errors import UsageError, wrong
+
+
+class OutputLost(UsageError):
+    """Standard output lies on a disk that is full, or takes nothing for another reason than a reader that left."""
+
+    code = "output_lost"
+
+
+class Output:
+    """A text stream that raises OutputLost where the one below raises OSError; a broken pipe passes through."""
+
+    def __init__(self, below: TextIO) -> None:
+        self._below = below
+
+    def write(self, text: str) -> int:
+        """Write `text`; returns its length."""
+        try:
+            return self._below.write(text)
+        except OSError as error:
+            raise _lost(error) from error
+
+    def flush(self) -> None:
+        """Hand over what is held back."""
+        try:
+            self._below.flush()
+        except OSError as error:
+            raise _lost(error) from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._below, name)
+
+
+def _lost(error: OSError) -> Exception:
+    if isinstance(error, BrokenPipeError):
+        return error
+    remedy = "free some space, or send the answer elsewhere"
+    return OutputLost(wrong("standard output", required="to take the answer", found=error.strerror, remedy=remedy))
