@@ -61,6 +61,7 @@ def list_(device: str | None, mode: str | None, op: str | None, head_size: int |
 @click.option("--mode", required=True, help="The KV quantization mode.")
 @click.option("--head-size", type=int, required=True, help="Channels of a head.")
 @click.option("--op", type=_OPS, help="Only this op. Default: every op.")
+@click.option("--variant", help="Only this variant, as NAME@VERSION. Default: every variant of the op.")
 @click.option("--q-heads", type=int, help="Query heads. Default: 32.")
 @click.option("--kv-heads", type=int, help="KV heads. Default: 8.")
 @click.option("--page", type=int, help="Token slots of a cache page. Default: 16.")
@@ -75,6 +76,7 @@ def show(
     mode: str,
     head_size: int,
     op: str | None,
+    variant: str | None,
     features: tuple[str, ...],
     as_json: bool,
     **asked: Any,
@@ -82,7 +84,7 @@ def show(
     """Show the entry that serves a request, in full, and every other one with the reason why it does not.
 
     Where none does, it says what was looked for, which entries come nearest and what differs in each, and the command
-    that would tune it; and ends with 4.
+    that would tune it. Ends with 4 when no variant of an op has an entry.
     """
     from kvreg.cli import tuned_documents, tuned_view
     from kvreg_tuning.serving import served
@@ -97,12 +99,18 @@ def show(
     stock = Stock.open()
     _warn(stock.faults)
     ops = [Op(op)] if op is not None else list(Op)
-    answers = [each for one in ops for each in served(stock, found.device, request, wanted, one)]
+    answers = [
+        each
+        for one in ops
+        for each in served(stock, found.device, request, wanted, one)
+        if variant in (None, each.wanted.variant)
+    ]
     if as_json:
         render.document(tuned_documents.shown(found, request, answers))
     else:
         tuned_view.shown(found, request, answers)
-    return 0 if answers and all(each.item is not None for each in answers) else FINDING
+    found_for = {each.wanted.op for each in answers if each.item is not None}
+    return 0 if found_for == set(ops) else FINDING
 
 
 @tuned.command()

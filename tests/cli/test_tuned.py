@@ -13,6 +13,7 @@ from kvreg.core.kernelhash import kernel_hash
 from kvreg.core.registry import backends
 
 INT4 = "int4_per_token_head"
+DECODE = "triton-int4-decode@1"
 SHAPE = ("--mode", INT4, "--head-size", "96")
 CONFIG = {"chunk": 512, "num_stages": 3, "num_warps": 1, "programs_per_unit": 8, "rows": 16, "tile": 32}
 LOOKED_FOR = "head size 96, group 4, page 16, bf16, planar.1, causal"
@@ -127,7 +128,7 @@ def test_show_gives_the_entry_that_serves_and_why_others_do_not(kvreg, tune):
         environment={"triton": "3.6.0"},
     )
 
-    answer = kvreg("tuned", "show", "--device", "h200", *SHAPE, "--op", "decode")
+    answer = kvreg("tuned", "show", "--device", "h200", *SHAPE, "--variant", DECODE, "--op", "decode")
 
     assert answer.code == 0
     rows = dict(line.split("  ", 1) for line in answer.out.splitlines() if "  " in line)
@@ -143,7 +144,7 @@ def test_show_gives_the_entry_that_serves_and_why_others_do_not(kvreg, tune):
 def test_a_miss_says_what_was_looked_for_what_is_near_and_what_would_tune_it(kvreg, tune):
     path = tune("h200", {"head_size": 128}, {"page": 32, "dtype": "fp16"})
 
-    answer = kvreg("tuned", "show", "--device", "h200", *SHAPE, "--op", "decode", "--json")
+    answer = kvreg("tuned", "show", "--device", "h200", *SHAPE, "--variant", DECODE, "--op", "decode", "--json")
 
     assert answer.code == 4
     (decode,) = answer.document["ops"]
@@ -345,11 +346,10 @@ def test_a_whole_cards_entry_serves_its_names_and_sub_models_but_no_slice(kvreg,
 
 
 def test_an_entry_too_big_for_the_card_is_rejected_once_and_the_next_that_fits_serves(
-    kvreg, tune, home, cuda, trace_maker
+    kvreg, tune, home, cuda, hashes, trace_maker
 ):
     for variant in cuda.variants():
-        if variant.mode == INT4:
-            known = kernel_hash(variant)
+        if known := hashes.get(str(variant.id)):
             trace_maker(home / "evidence", variant, "cuda", "rtx4090", "sm_89", head_size=96, kernel_hash=known)
     tune("rtx4090", {"resources": {"shared_bytes": 147456}}, {"bucket": "b64-c8192", "config": {**CONFIG, "tile": 16}})
 
