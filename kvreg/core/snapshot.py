@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast
 
 from kvreg.core.backends import Backend
 from kvreg.core.index import SHIPPED, Fault, Index, Kernels, Recorded
-from kvreg.core.tuned import Shelf
 from kvreg.core.variants import Variant
 
 T = TypeVar("T")
@@ -44,11 +43,11 @@ class Snapshot(Index):
             lambda: super(Snapshot, self).evidence_faults(backend, folder, mode),
         )
 
-    def tuned(self, backend: Backend, device: str, mode: str, head_size: int) -> tuple[list[Shelf], list[str]]:
-        """Return the tuned entries of a device, mode and head size, overlay first, and what the files lost."""
+    def tuned_part(self, backend: Backend, path: Path, overlay: bool, part: str) -> Any:
+        """Return one part of a tuned file: `<mode>-d<head>`, FAULTS, or the list of all."""
         return self._once(
-            ("tuned", backend.name, device, mode, head_size),
-            lambda: super(Snapshot, self).tuned(backend, device, mode, head_size),
+            ("tuned", path, overlay, part),
+            lambda: super(Snapshot, self).tuned_part(backend, path, overlay, part),
         )
 
     def _once(self, key: Hashable, ask: Callable[[], T]) -> T:
