@@ -12,6 +12,7 @@ import click
 from kvreg.cli import render
 from kvreg.cli.deselection_lists import export, import_
 from kvreg.cli.once import Group
+from kvreg.cli.unskip import unskip
 from kvreg.core.errors import UsageError
 from kvreg.core.near import nearest, suggestion
 
@@ -150,6 +151,7 @@ def _review(entry: Expectation, as_of: date) -> str:
 
 deselections.add_command(import_)
 deselections.add_command(export)
+deselections.add_command(unskip)
 
 
 @deselections.command()

@@ -55,6 +55,25 @@ def where(platform: str | None = None, device: str | None = None) -> Where:
     return _place(of_platform[0], here) if of_platform else _with_versions(Where(platform=platform))
 
 
+def here(platform: str | None = None, device: str | None = None) -> Where:
+    """Return the place that is named, which must be this machine; raises DeviceUnavailable where it is another's.
+
+    What a test does on one card says nothing about another, so no machine may answer for a card that it has not.
+    """
+    found = where(platform, device)
+    present = [each.key for _, each in cards()]
+    if found.device in (CPU, *present):
+        return found
+    raise DeviceUnavailable(
+        wrong(
+            found.device or f"platform {platform}",
+            required="a card of this machine",
+            found=", ".join(present) or CPU,
+            remedy="run this where that card is; a result from another says nothing about it",
+        )
+    )
+
+
 def cards() -> list[tuple[Detected, Device]]:
     """Return the cards of this machine that kvreg knows."""
     devices = device_files.devices()

@@ -134,7 +134,7 @@ class Record:
         if lines:
             terminalreporter.section(f"kvreg: {_place(self._where)}, as of {self._day}")
             for line in lines:
-                terminalreporter.line(line)
+                terminalreporter.line(notices.printable(line))
         if self._nothing_executed:
             terminalreporter.line(
                 f"kvreg: nothing was executed that could fail ({_counted(self._outcomes())}): "

@@ -67,8 +67,10 @@ class Suite:
         """Run pytest with the plugin loaded; return exit code and output."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "KVREG_"))}
         home = {"KVREG_HOME": str(self.folder / "home"), "PYTHONPATH": IMPORTABLE}
+        # Importing hypothesis takes longer than everything else.
+        plugins = ["-p", "kvreg.pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "kvreg.pytest", "-p", "no:cacheprovider", *arguments],
+            [sys.executable, "-m", "pytest", *plugins, *arguments],
             cwd=self.folder,
             env={**kept, **home, **variables},
             capture_output=True,

@@ -230,7 +230,7 @@ def test_nothing_heavy_is_loaded():
 def test_without_an_option_the_plugin_loads_nothing(suite):
     suite.write("test_inert.py", INERT)
 
-    code, output = suite.plain("test_inert.py", "-p", "no:hypothesispytest")
+    code, output = suite.plain("test_inert.py")
 
     assert code == 0, output
 

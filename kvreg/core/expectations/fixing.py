@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from kvreg.core.errors import BadFile
@@ -62,6 +62,22 @@ def mend(found: Survey, findings: Sequence[Finding]) -> Mended:
     if not _says(text, found, [entries[line] for line in order if line in entries]):
         return Mended(found.text, (), "the list is written in a form that cannot be edited by line")
     return Mended(text, tuple(wanted))
+
+
+def without(found: Survey, gone: Collection[int]) -> str | None:
+    """Return a list's text without the entries that start at these lines, all comments kept.
+
+    None where the list is written in a form that cannot be edited by line.
+    """
+    blocks = _blocks(found)
+    if blocks is None:
+        return None
+    before, by_line, after = blocks
+    kept = [line for start, block in by_line.items() for line in (_remarks(block)[0] if start in gone else block)]
+    if set(by_line) <= set(gone):
+        before = [*before[:-1], before[-1].replace("expectations:", "expectations: []", 1)]
+    text = "".join([*before, *kept, *after])
+    return text if _says(text, found, [entry for entry in found.entries if entry.line not in gone]) else None
 
 
 def _blocks(found: Survey) -> tuple[list[str], dict[int, list[str]], list[str]] | None:
