@@ -22,6 +22,13 @@ OPTIONS = {
 }
 """Launch options of CUDAOptions that Triton 3.6 to 3.9 share and that change a result's speed."""
 
+KNOBS = {
+    "num_warps": (1, 2, 4, 8),  # one warp keeps row reductions in registers; it won for int4 decode on an H200
+    "num_stages": (1, 2, 3, 4),
+    "maxnreg": (64, 96, 128, 168, 255),  # registers a thread for 8 to 2 blocks of 128 threads an SM
+}
+"""Options worth a search, for the variants whose launcher passes them on."""
+
 
 class Cuda(FolderBackend):
     """NVIDIA cards from sm_70 on, through Triton."""
@@ -45,10 +52,19 @@ class Cuda(FolderBackend):
         return (*shared(self.platform, Defaults(candidates, self.device_file.with_name(FILE))), *own())
 
     def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
-        """Return warps and pipeline stages; block sizes are the variant's own."""
+        """Return the variant's block sizes, and of KNOBS those options that its launcher passes on."""
+        from kvreg_triton import spaces
+
         # The software pipeline needs asynchronous copies, which sm_80 brought.
-        stages = (1, 2, 3, 4) if (device.capability or (0, 0)) >= (8, 0) else (1, 2)
-        return {"num_warps": (1, 2, 4, 8), "num_stages": stages}
+        deep = (device.capability or (0, 0)) >= (8, 0)
+        knobs = KNOBS if deep else {**KNOBS, "num_stages": (1, 2)}
+        return spaces.blocks(variant, request) | spaces.options_of(variant, knobs)
+
+    def unfit(self, variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:
+        """Return why a config cannot win: threads, registers of the result, shared memory of the pipeline."""
+        from kvreg_triton import spaces
+
+        return spaces.unfit(variant, device, request, config)
 
     def validate_options(self, options: Mapping[str, Any]) -> Sequence[str]:
         """Return one line for each option that Triton would drop or ptxas refuse."""

@@ -26,6 +26,15 @@ OPTIONS = {
 
 _KPACK_ARCHS = ("gfx90a", "gfx942")  # Triton forces 1 on gfx950
 
+KNOBS = {
+    "num_warps": (1, 2, 4, 8),
+    "num_stages": (1, 2),
+    "waves_per_eu": (0, 1, 2, 4),
+    "matrix_instr_nonkdim": (0, 16, 32),
+    "kpack": (1, 2),
+}
+"""Options worth a search, for the variants whose launcher passes them on; the last two where the arch has them."""
+
 
 class Rocm(FolderBackend):
     """AMD Instinct and Radeon cards from gfx90a on, through Triton."""
@@ -48,17 +57,23 @@ class Rocm(FolderBackend):
         return shared(self.platform, Defaults(candidates, self.device_file.with_name(FILE)))
 
     def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
-        """Return warps, stages, occupancy and matrix shape; block sizes are the variant's own."""
-        space: dict[str, Sequence[int]] = {
-            "num_warps": (1, 2, 4, 8),
-            "num_stages": (1, 2),
-            "waves_per_eu": (0, 1, 2, 4),
-        }
-        if variant.matrix_instruction and device.arch.startswith("gfx9"):
-            space["matrix_instr_nonkdim"] = (0, 16, 32)
-            if device.arch in _KPACK_ARCHS:
-                space["kpack"] = (1, 2)
-        return space
+        """Return the variant's block sizes, and of KNOBS those options that its launcher passes on."""
+        from kvreg_triton import spaces
+
+        knobs = dict(KNOBS)
+        if not (variant.matrix_instruction and device.arch.startswith("gfx9")):
+            del knobs["matrix_instr_nonkdim"]
+        if device.arch not in _KPACK_ARCHS:
+            del knobs["kpack"]
+        return spaces.blocks(variant, request) | spaces.options_of(variant, knobs)
+
+    def unfit(self, variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:
+        """Return why a config cannot win: threads, registers, LDS, and a matrix shape that its tile cannot fill."""
+        from kvreg_triton import spaces
+
+        if config.get("matrix_instr_nonkdim") == 32 and min(config["rows"], config["tile"]) < 32:
+            return f"a 32x32 matrix instruction for a tile of {config['rows']} x {config['tile']}"
+        return spaces.unfit(variant, device, request, config)
 
     def validate_options(self, options: Mapping[str, Any]) -> Sequence[str]:
         """Return one line for each option that Triton would drop or turn into something that cannot run."""

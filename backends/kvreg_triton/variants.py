@@ -90,6 +90,8 @@ def shared(platform: str, defaults: Defaults | None = None) -> tuple[Variant, ..
             candidates=_candidates(mode, op, own),
             constraints=_constraints(mode, op),
             matrix_instruction=op is not Op.WRITE,
+            # A write has no loop that stages could pipeline.
+            options=("num_warps",) if op is Op.WRITE else ("num_warps", "num_stages"),
         )
         for mode, short in _SHORT.items()
         for op in Op

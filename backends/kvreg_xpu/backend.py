@@ -24,6 +24,13 @@ OPTIONS = {
 
 _LARGE_GRF_MOST_WARPS = 32
 
+KNOBS = {
+    "num_warps": (1, 2, 4, 8, 16, 32),
+    "num_stages": (1, 2, 3),
+}
+"""Options worth a search. grf_mode is a word and not in a config, whose values are whole numbers: the compiler's own
+`default` builds for 128 registers and, where that spills, again for 256. The sub-group size follows from the dot."""
+
 
 class Xpu(FolderBackend):
     """Intel Arc and Data Center GPU Max cards, through triton-xpu."""
@@ -43,8 +50,16 @@ class Xpu(FolderBackend):
         return shared(self.platform)
 
     def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
-        """Return warps and prefetch stages; grf_mode is a word, and `auto` chooses it by spills."""
-        return {"num_warps": (4, 8, 16, 32), "num_stages": (1, 2, 3)}
+        """Return the variant's block sizes, and of KNOBS those options that its launcher passes on."""
+        from kvreg_triton import spaces
+
+        return spaces.blocks(variant, request) | spaces.options_of(variant, KNOBS)
+
+    def unfit(self, variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:
+        """Return why a config cannot win: threads, or shared local memory. Stages take none here: they prefetch."""
+        from kvreg_triton import spaces
+
+        return spaces.unfit(variant, device, request, {**config, "num_stages": 1})
 
     def validate_options(self, options: Mapping[str, Any]) -> Sequence[str]:
         """Return one line for each option that triton-xpu would drop or refuse."""

@@ -61,6 +61,7 @@ COMMANDS = {
     "doctor": Entry("kvreg.cli.doctor:doctor", "Say what this machine has, what is missing and how to get it."),
     "validate": Entry("kvreg.cli.validate:validate", "Run the numerical gate and record the evidence."),
     "toolchain": Entry("kvreg.cli.toolchain:toolchain", "Install and check compilers for cards that are not there."),
+    "tune": Entry("kvreg.cli.tune:tune", "Find the best launch parameters of a device, gate first."),
     "tuned": Entry("kvreg.cli.tuned:tuned", "List, show, check, compare and merge tuned launch parameters."),
     "evidence": Entry("kvreg.cli.evidence:evidence", "List, show and check the records of validations."),
     "deselections": Entry(

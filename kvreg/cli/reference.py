@@ -43,11 +43,18 @@ def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
     yield f"## {context.command_path}"
     yield inspect.cleandoc(command.help or "")
     if isinstance(command, click.Group):
+        if command.invoke_without_command:
+            yield from _usage(command, context)
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
             assert inner is not None, name
             yield from _sections(inner, click.Context(inner, info_name=name, parent=context))
         return
+    yield from _usage(command, context)
+
+
+def _usage(command: click.Command, context: click.Context) -> Iterator[str]:
+    """Yield the line that calls a command, and its options."""
     yield f"    {' '.join([context.command_path, *command.collect_usage_pieces(context)])}"
     options = [each for each in command.params if isinstance(each, click.Option)]
     if options:

@@ -54,7 +54,15 @@ class Backend(Protocol):
         ...
 
     def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
-        """Return the legal launch parameters of a variant and their values."""
+        """Return the launch parameters of a variant that may be tuned, and their values.
+
+        The request's batch and context are those of the bucket that is tuned. Every other parameter of a config keeps
+        its default.
+        """
+        ...
+
+    def unfit(self, variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:
+        """Return why a config of the space need not be tried, in one line; None where it must be."""
         ...
 
     def validate_options(self, options: Mapping[str, Any]) -> Sequence[str]:
@@ -99,6 +107,10 @@ class FolderBackend:
     def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
         """Return no launch parameter."""
         return {}
+
+    def unfit(self, variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:
+        """Return None: what is in the space is tried."""
+        return None
 
     def validate_options(self, options: Mapping[str, Any]) -> Sequence[str]:
         """Return one line for each option: a platform without a compiler knows none."""

@@ -81,3 +81,6 @@ class Variant:
     becomes the arch's default. None where there is nothing but the default."""
     needs_card: bool = False
     """Whether it holds what no interpreter runs (inline PTX, libdevice, Gluon): only a card's numerics count then."""
+    options: tuple[str, ...] = ()
+    """Compiler options that the launcher passes on and the kernel feels. A platform's other options have no effect on
+    this variant, so they are in no space of it."""

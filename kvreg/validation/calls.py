@@ -24,13 +24,13 @@ from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Variant
 from kvreg.gate import reference_of
 from kvreg.oracle import Reference
-from kvreg.runtime.launchers import AttendCall, CacheView, Features, SplitPlan, load
+from kvreg.runtime.launchers import AttendCall, CacheView, Features, load
 from kvreg.testing import Batch, CacheBytes, Kind, Label, build
 from kvreg.validation.cells import Cell
+from kvreg_tuning.benchmark import split_plan
 
 Attend = Callable[[torch.Tensor, torch.Tensor | None], None]
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-UNSPLIT = SplitPlan(splits=1, chunk=0, partial_out=None, partial_lse=None)
 
 
 @cached
@@ -131,7 +131,7 @@ def attend_cuts(
     tokens, longest = batch.q.shape[0], max(batch.contexts)
 
     def cut(name: str, splits: int, chunk: int, *, q: torch.Tensor = batch.q, lse: bool = True, again: int = 0) -> Cut:
-        split = split_of(tokens, cell, splits, chunk, batch.q.device)
+        split = split_plan(tokens, cell.group * cell.kv_heads, cell.head_size, splits, chunk, batch.q.device)
 
         def call(out: torch.Tensor, lse_out: torch.Tensor | None) -> None:
             launcher(
@@ -160,20 +160,6 @@ def attend_cuts(
         yield cut("fixed", -(-longest // chunk), chunk)
         if planned == 1 and longest > 16:
             yield cut("halved", 2, 0)
-
-
-def split_of(tokens: int, cell: Cell, splits: int, chunk: int, place: torch.device) -> SplitPlan:
-    """Return a plan with its workspace; stale nan in it must never reach an output."""
-    if splits <= 1:
-        return replace(UNSPLIT, chunk=chunk)
-    rows = (tokens, cell.group * cell.kv_heads, splits)
-    nan = float("nan")
-    return SplitPlan(
-        splits,
-        chunk,
-        torch.full((*rows, cell.head_size), nan, dtype=torch.float32, device=place),
-        torch.full((*rows, 2), nan, dtype=torch.float32, device=place),
-    )
 
 
 def write_calls(

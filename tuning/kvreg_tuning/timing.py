@@ -11,6 +11,7 @@ hands in several calls over different buffers (`rotations` says how many), toget
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 import statistics
@@ -22,12 +23,16 @@ from typing import Any, Literal
 
 Method = Literal["graph", "delay", "host"]
 Call = Callable[[], object]
+Sampler = Callable[[], float]
+"""Takes one sample: the time of one call in microseconds."""
 
 L2_FACTOR = 3
 """Buffers of one measurement together exceed this many times the L2: with less, hits were seen on an H200."""
 
 REPLAYS = 20
 WARM_UP = 3
+DELAY_CYCLES = 20_000_000
+"""About 10 ms of a card's clock."""
 MIN_SAMPLE_US = 20.0
 """Events resolve about half a microsecond; a shorter sample repeats its calls until it lasts this long."""
 
@@ -86,6 +91,42 @@ class CaptureRefused(Exception):
 
 def graph_time(calls: Sequence[Call], *, replays: int = REPLAYS) -> Measurement:
     """Return the time of one call by replaying a graph that holds each of `calls` once."""
+    sample = graph_sampler(calls)
+    return summary([sample() for _ in range(replays)], "graph")
+
+
+def delayed_time(calls: Sequence[Call], *, samples: int = REPLAYS, delay_cycles: int = DELAY_CYCLES) -> Measurement:
+    """Return the time of one eager call: the card sleeps about 10 ms first, while the host queues all calls."""
+    sample = delayed_sampler(calls, delay_cycles)
+    return summary([sample() for _ in range(samples)], "delay")
+
+
+def host_time(
+    calls: Sequence[Call], *, samples: int = REPLAYS, clock: Callable[[], float] = time.perf_counter
+) -> Measurement:
+    """Return the time of one call by the host's clock (seconds); right for the cpu device only."""
+    sample = host_sampler(calls, clock)
+    return summary([sample() for _ in range(samples)], "host")
+
+
+def sampler(calls: Sequence[Call], device: str) -> tuple[Sampler, Method]:
+    """Return what takes one more sample of `calls` each time it is called, and its method.
+
+    Several samplers taken by turns see the same clocks and the same neighbours, which two measurements do not.
+    """
+    if device == "cpu":
+        return host_sampler(calls), "host"
+    try:
+        return graph_sampler(calls), "graph"
+    except CaptureRefused:
+        return delayed_sampler(calls), "delay"
+
+
+def graph_sampler(calls: Sequence[Call]) -> Sampler:
+    """Capture each of `calls` once into one graph; a sample replays it and gives the time of one call.
+
+    Raises CaptureRefused for calls that a graph cannot hold.
+    """
     import torch
 
     for call in calls:  # compiles, loads modules and allocates before the capture
@@ -107,35 +148,36 @@ def graph_time(calls: Sequence[Call], *, replays: int = REPLAYS) -> Measurement:
         graph.replay()
     torch.cuda.synchronize()
     repeats = _repeats(_timed_us(graph.replay, 1))
-    samples = [_timed_us(graph.replay, repeats) / (repeats * len(calls)) for _ in range(replays)]
-    return summary(samples, "graph")
+    return lambda: _timed_us(graph.replay, repeats) / (repeats * len(calls))
 
 
-def delayed_time(calls: Sequence[Call], *, samples: int = REPLAYS, delay_cycles: int = 20_000_000) -> Measurement:
-    """Return the time of one eager call: the card sleeps about 10 ms first, while the host queues all calls."""
+def delayed_sampler(calls: Sequence[Call], delay_cycles: int = DELAY_CYCLES) -> Sampler:
+    """Run each of `calls` once; a sample queues all of them behind a kernel that keeps the card busy."""
     import torch
 
     for call in calls:
         call()
     torch.cuda.synchronize()
-    taken = []
-    for _ in range(samples):
+
+    def sample() -> float:
         torch.cuda._sleep(delay_cycles)
-        taken.append(_timed_us(lambda: [call() for call in calls], 1) / len(calls))
-    return summary(taken, "delay")
+        return _timed_us(lambda: [call() for call in calls], 1) / len(calls)
+
+    return sample
 
 
-def host_time(
-    calls: Sequence[Call], *, samples: int = REPLAYS, clock: Callable[[], float] = time.perf_counter
-) -> Measurement:
-    """Return the time of one call by the host's clock (seconds); right for the cpu device only."""
+def host_sampler(calls: Sequence[Call], clock: Callable[[], float] = time.perf_counter) -> Sampler:
+    """Run the first of `calls` once; samples take them in turn."""
     calls[0]()
-    taken = []
-    for index in range(samples):
+    turn = itertools.cycle(calls)
+
+    def sample() -> float:
+        call = next(turn)
         begun = clock()
-        calls[index % len(calls)]()
-        taken.append(max((clock() - begun) * 1e6, 1e-3))
-    return summary(taken, "host")
+        call()
+        return max((clock() - begun) * 1e6, 1e-3)
+
+    return sample
 
 
 def read_bandwidth(device: str, *, size: int = READ_BYTES) -> float:

@@ -1,0 +1,88 @@
+"""The spaces of the platforms, and what is pruned before any trial."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvreg.core import resolve
+from kvreg.core.buckets import Bucket
+from kvreg.core.requests import Op
+from kvreg_tuning.spaces import Space, enumerate_configs, space_of
+from kvreg_tuning.subjects import Subject, offered, text_of
+
+
+def space(
+    device: str, op: str, buckets: tuple[str, ...], *, head_size: int = 128, mode: str = "int4_per_token_head"
+) -> Space:
+    on = resolve.resolve(device).device
+    family = "torch" if device == "cpu" else "triton"
+    variant = f"{family}-{mode.partition('_')[0]}-{op}@1"
+    subject = Subject(device, variant, op, mode, head_size, 4, 8)
+    found = offered(on.platform)[variant]
+    return space_of(subject, *found, on, tuple(map(Bucket.parse, buckets)))
+
+
+DECODE = ("b1-c8192", "b32-c8192")
+
+
+def test_one_warp_is_in_the_space() -> None:
+    assert space("h200", "decode", DECODE).candidates.knobs["num_warps"][0] == 1
+
+
+def test_the_default_is_the_first_config_and_every_config_has_all_its_parameters() -> None:
+    found = space("h200", "decode", DECODE).candidates
+    default = dict(offered("cuda")["triton-int4-decode@1"][1].default_config(
+        resolve.resolve("h200").device, space("h200", "decode", DECODE).subject.request(Bucket(1, 8192))
+    ))  # fmt: skip
+
+    assert found.configs[0] == default
+    assert all(set(config) == set(default) for config in found.configs)
+    assert len({text_of(config) for config in found.configs}) == len(found.configs)
+
+
+def test_what_only_batch_invariance_reads_is_in_no_space() -> None:
+    for device in ("h200", "mi300x", "b580"):
+        assert "chunk" not in space(device, "decode", DECODE).candidates.knobs
+
+
+@pytest.mark.parametrize(
+    ("device", "op", "buckets", "says"),
+    [
+        ("rtx4090", "prefill", ("b1-c4096",), "registers a thread for the result alone, at most 255"),
+        ("mi300x", "decode", DECODE, "B of shared memory, at most 65536 B"),
+        ("h200", "write", ("t32",), "some have none"),
+        ("cpu", "write", ("t32",), "a step of 64 holds all 32 token rows, as one of 32 does"),
+        ("cpu", "prefill", ("b1-c512",), "holds all 1048576 scores of a head"),
+    ],
+)
+def test_a_config_is_pruned_with_its_reason(device: str, op: str, buckets: tuple[str, ...], says: str) -> None:
+    shape = {} if device in ("cpu", "h200") else {"head_size": 256, "mode": "none"}
+    found = space(device, op, buckets, **shape).candidates  # type: ignore[arg-type]
+
+    assert any(says in reason for _, _, reason in found.pruned), found.pruned[:3]
+
+
+def test_a_config_that_is_pruned_in_one_bucket_is_tried_in_the_other() -> None:
+    found = space("cpu", "write", ("t32", "t1024")).candidates
+
+    assert {"rows": 512} in [dict(config) for config in found.configs]
+    assert ({"rows": 512}, "t32") in [(dict(config), bucket) for config, bucket, _ in found.pruned]
+    assert {"rows": 4096} not in [dict(config) for config in found.configs]
+
+
+def test_the_cpu_s_decode_has_nothing_to_tune() -> None:
+    found = space("cpu", "decode", ("b1-c1024",)).candidates
+
+    assert found.knobs == {}
+    assert len(found.configs) == 1
+
+
+@pytest.mark.parametrize("device", ["v100", "rtx3090", "h200", "mi300x", "rx7900xtx", "b580"])
+def test_every_variant_has_a_space_of_which_most_is_kept(device: str) -> None:
+    buckets = {Op.WRITE: (Bucket(32, 0),), Op.DECODE: (Bucket(32, 8192),), Op.PREFILL: (Bucket(4, 4096),)}
+    on = resolve.resolve(device).device
+    for name, (backend, variant) in offered(on.platform).items():
+        of = Subject(on.key, name, variant.op, variant.mode, 128, 4, 8)
+        found = enumerate_configs(of, backend, variant, on, buckets[variant.op])
+
+        assert 8 <= len(found.configs) <= 800, name

@@ -1,0 +1,112 @@
+"""One call of `kvreg tune`: its jobs one after the other, each bucket's winner written as soon as it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvreg.core.devices import Device
+from kvreg.core.errors import DeviceUnavailable
+from kvreg_tuning import entries
+from kvreg_tuning.effort import Effort, Strategy
+from kvreg_tuning.journal import Journal
+from kvreg_tuning.recording import Recording
+from kvreg_tuning.runner import Runner
+from kvreg_tuning.session import Session, Verdict, View
+from kvreg_tuning.spaces import Space
+from kvreg_tuning.store import Merge, merge
+
+LEAST_SHARE_S = 5.0
+"""A space gets at least this much of a budget, for its default and a race."""
+
+
+@dataclass(slots=True)
+class Campaign:
+    """Spaces of one device, and where their winners go."""
+
+    device: Device
+    spaces: Sequence[Space]
+    runner: Runner
+    journal: Journal
+    versions: Mapping[str, str]
+    """triton, torch, driver and card, as far as they are known: a result counts for these alone."""
+    target: Callable[[Space], Path] | None
+    """The tuned file that a space's winners go to; None writes none."""
+    effort: Effort
+    strategy: Strategy
+    view: View
+    budget_s: float | None = None
+    """Of all spaces together."""
+    seed: int = 0
+    source: entries.Measured = "measured"
+    bandwidth: float | None = None
+    """Measured bytes per second of the device; None takes the data sheet's."""
+    recorded: Recording | None = None
+    """The recording that is replayed; its best trials are what the winners are held against."""
+    repeats: int = 1
+    """Races of each bucket; the first one counts, the others show how sure it is."""
+    verdicts: list[Verdict] = field(default_factory=list)
+    repeated: list[Verdict] = field(default_factory=list)
+    merges: list[Merge] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Tune every space; `verdicts` and `merges` grow as they end.
+
+        The budget is shared evenly among the spaces that are left, so that what one leaves over serves the next.
+        Raises DeviceUnavailable when the device is lost.
+        """
+        begun = self.runner.clock()
+        self.journal.note("begun", self._about())
+        try:
+            for number, space in enumerate(self.spaces):
+                left = None if self.budget_s is None else self.budget_s - (self.runner.clock() - begun)
+                share = None if left is None else max(LEAST_SHARE_S, left / (len(self.spaces) - number))
+                self._tune(space, share)
+        except BaseException as error:
+            self.journal.note("lost" if isinstance(error, DeviceUnavailable) else "interrupted", {"why": str(error)})
+            raise
+        self.journal.note("ended", {"buckets": len(self.verdicts)})
+
+    def identity(self, space: Space) -> dict[str, Any]:
+        """Return what the results of a space depend on beside its subject."""
+        return {"kernel_hash": space.kernel_hash, **self.versions}
+
+    def _tune(self, space: Space, share_s: float | None) -> None:
+        simulated = self.source == "simulated"
+        path = None if self.target is None else self.target(space)
+        session = Session(
+            subject=space.subject,
+            buckets=space.buckets,
+            candidates=space.candidates,
+            runner=self.runner,
+            journal=self.journal,
+            identity=self.identity(space),
+            effort=self.effort,
+            strategy=self.strategy,
+            view=self.view,
+            stored=entries.stored_configs(path, space.subject, space.kernel_hash, simulated=simulated) if path else {},
+            budget_s=share_s,
+            seed=self.seed,
+        )
+        verdicts = session.run()
+        self.verdicts += verdicts
+        found = [
+            entries.entry_of(each, self.device, space.kernel_hash, self.source, self.bandwidth) for each in verdicts
+        ]
+        written = [each for each in found if each is not None]
+        if written and path is not None:
+            environment = {name: value for name, value in self.versions.items() if name != "card"}
+            self.merges.append(merge(path, self.device.key, environment, written, simulated=simulated))
+        for number in range(1, self.repeats):
+            session.repeat = number
+            self.repeated += session.race_again()
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "device": self.device.key,
+            "effort": self.effort.name,
+            "budget_s": self.budget_s,
+            "spaces": [str(space.subject) for space in self.spaces],
+        }
