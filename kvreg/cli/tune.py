@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvreg.cli.once import Group
 from kvreg.core import asking, environment
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.requests import DTYPES, Op
@@ -63,7 +64,7 @@ class Common:
         return {name: getattr(self, name) for name in ("effort", "strategy", "budget_s", "seed", "repeats")}
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.option("--device", help="Device to tune. Default: KVREG_DEVICE, else this machine's card.")
 @click.option("--mode", "modes", multiple=True, help="Only this KV quantization mode; may be repeated.")
 @click.option(
