@@ -14,6 +14,7 @@ from kvreg.cli.once import Command
 from kvreg.core import asking, environment, registry
 from kvreg.core.coverage import HEAD_SIZES, Cell, cells, counts, rows, summary
 from kvreg.core.errors import UsageError, wrong
+from kvreg.core.expectations import own
 from kvreg.core.modes import Mode
 from kvreg.core.near import suggestion
 from kvreg.core.snapshot import Snapshot
@@ -51,7 +52,7 @@ def coverage(
 def everything(platform: str | None, modes: Sequence[Mode], sizes: Sequence[int]) -> list[Cell]:
     """Return the cells of a platform's devices, of all devices where None. Raises UsageError for another word."""
     settings = environment.read()
-    index = Snapshot(registry.backends(), settings.home)
+    index = Snapshot(registry.backends(), settings.home, exceptions=own.path())
     devices = index.devices()
     known = tuple(dict.fromkeys(device.platform for device in devices))
     if platform is not None and platform not in known:

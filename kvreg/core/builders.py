@@ -62,6 +62,13 @@ def evidence(traces: Sequence[Path], folder: Path) -> dict[str, Any]:
     return {**parts, FAULTS: faults} if faults else dict(parts)
 
 
+def expectations(path: Path) -> dict[str, Any]:
+    """Return the entries of kvreg's own list of exceptions that name variants; raises BadFile for a bad list."""
+    from kvreg.core.expectations.derived import records
+
+    return {ALL: records(path)}
+
+
 def tuned(path: Path) -> dict[str, Any]:
     """Return `<mode>-d<head>` -> entries of one tuned file, and the faults of the entries left out."""
     from kvreg.core.tuned_files import index_records, read

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from kvreg.core.decisions import Decision, Reason
 from kvreg.core.devices import Device, Resolution
 from kvreg.core.evidence import Evidence
-from kvreg.core.expectations.derived import Touching
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Request
 from kvreg.core.selections import Chosen, ModeResult, Note, Selection
 
 if TYPE_CHECKING:
+    from kvreg.core.expectations.derived import Touching
     from kvreg.core.model_asking import GroupAnswer, ModelAnswer, Total
     from kvreg.core.sizing import CacheSize
     from kvreg.core.tuned_misses import Miss

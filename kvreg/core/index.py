@@ -4,7 +4,8 @@ Shipped shards (made by the wheel's build hook) answer for the packages of the w
 plug-in, the overlay under KVREG_HOME) is read through a cache under KVREG_HOME/cache/index, checked against its
 sources at each start. Shards: devices/<backend>, kernels/<backend>, evidence/<backend>/<device>/<mode> by head size,
 tuned/<backend>/<device> by mode and head size, so that what a select reads does not grow with what others recorded;
-expectations: the entries of kvreg's own list that name variants.
+expectations: the entries of kvreg's own list that name variants. One module, since each reader makes the same choice
+between what is shipped and the cache.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvreg.core import environment, notices, registry, shards
 from kvreg.core.backends import Backend
 from kvreg.core.devices import Device
 from kvreg.core.evidence import Evidence, Refusal, Timing
-from kvreg.core.expectations import derived, own
+from kvreg.core.expectations import own
 from kvreg.core.requests import Op
 from kvreg.core.sources import package_files
 from kvreg.core.tuned import file_name
+
+if TYPE_CHECKING:
+    from kvreg.core.expectations.derived import Touching
 
 ALL = "all"
 FAULTS = "faults"
@@ -172,15 +176,9 @@ class Index:
             return None
         return self._cache.part("tuned", path.stem, part, [path], lambda: _builders().tuned(path))
 
-    def expectations(self) -> tuple[derived.Touching, ...]:
+    def expectations(self) -> tuple[Touching, ...]:
         """Return the recorded exceptions of kvreg's own tests that name variants."""
-        payload = None
-        if self._shipped is not None:
-            payload = shards.read(self._shipped / derived.KIND / f"{ALL}.json", derived.KIND, ALL, None)
-        if payload is None and self._exceptions is not None:
-            listed = self._exceptions
-            payload = self._cache.part(derived.KIND, "own", ALL, [listed], lambda: {ALL: derived.records(listed)})
-        return tuple(derived.Touching.of(record) for record in payload or ())
+        return own.touching(self._shipped, self._cache, self._exceptions)
 
     def _devices_of(self, backend: Backend) -> list[Device]:
         payload = self._shipped_part("devices", backend.name, ALL)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from kvreg.core import installed, shelves
 from kvreg.core.backends import Backend
 from kvreg.core.devices import Device, folder_name
-from kvreg.core.expectations.derived import Touching, concerning
 from kvreg.core.index import Index, Kernels, Recorded
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.selections import Note
 from kvreg.core.tuned import SOFT, Shelf
+
+if TYPE_CHECKING:
+    from kvreg.core.expectations.derived import Touching
 
 CARD_PLATFORMS = ("cuda", "rocm", "xpu")
 
@@ -71,6 +74,10 @@ class Lookup:
 
     def expectations(self, variants: Iterable[str]) -> tuple[Touching, ...]:
         """Return the recorded exceptions of kvreg's own tests that may hold on the device and name these variants."""
+        if not self._exceptions:
+            return ()
+        from kvreg.core.expectations.derived import concerning  # loaded already where there are some
+
         return concerning(variants, self._exceptions, self.device, self.versions)
 
     @cached_property

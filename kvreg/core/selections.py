@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from kvreg.core.decisions import Decision
 from kvreg.core.devices import Resolution
 from kvreg.core.errors import Refused
 from kvreg.core.evidence import Evidence, Tier
-from kvreg.core.expectations.derived import Touching
 from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Op, Request
+
+if TYPE_CHECKING:
+    from kvreg.core.expectations.derived import Touching
 
 ConfigSource = Literal["tuned", "bucket", "estimated", "default"]
 

@@ -17,8 +17,7 @@ from typing import Any
 from kvreg.core import builders, shards
 from kvreg.core.backends import Backend
 from kvreg.core.errors import BadFile
-from kvreg.core.expectations import derived
-from kvreg.core.expectations.own import SHIPPED
+from kvreg.core.expectations import own
 from kvreg.core.index import MANIFEST, evidence_files
 
 
@@ -58,9 +57,8 @@ def ship(backends: Sequence[Backend], place: Path, exceptions: Path | None = Non
         }
     place.mkdir(parents=True, exist_ok=True)
     if exceptions is not None:
-        payload = {builders.ALL: derived.records(exceptions)}
-        _write(place / derived.KIND, derived.KIND, payload, {derived.KIND: digest(exceptions)})
-        (place / SHIPPED.name).write_bytes(exceptions.read_bytes())
+        _write(place / own.KIND, own.KIND, builders.expectations(exceptions), {own.KIND: digest(exceptions)})
+        (place / own.SHIPPED.name).write_bytes(exceptions.read_bytes())
     shards.write(place / f"{MANIFEST}.json", MANIFEST, MANIFEST, manifest, [])
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from kvreg.core.backends import Backend
 from kvreg.core.index import SHIPPED, Fault, Index, Kernels, Recorded
 from kvreg.core.variants import Variant
+
+if TYPE_CHECKING:
+    from kvreg.core.expectations.derived import Touching
 
 T = TypeVar("T")
 
@@ -17,13 +20,23 @@ T = TypeVar("T")
 class Snapshot(Index):
     """Index whose answers are kept for the life of the object."""
 
-    def __init__(self, backends: Sequence[Backend], home: Path | None, shipped: Path | None = SHIPPED) -> None:
-        super().__init__([cast(Backend, _Still(each)) for each in backends], home, shipped)
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        home: Path | None,
+        shipped: Path | None = SHIPPED,
+        exceptions: Path | None = None,
+    ) -> None:
+        super().__init__([cast(Backend, _Still(each)) for each in backends], home, shipped, exceptions)
         self._answers: dict[Hashable, Any] = {}
 
     def kernels(self, backend: Backend) -> Kernels:
         """Return the kernel hashes of a backend's variants, by variant id."""
         return self._once(("kernels", backend.name), lambda: super(Snapshot, self).kernels(backend))
+
+    def expectations(self) -> tuple[Touching, ...]:
+        """Return the recorded exceptions of kvreg's own tests that name variants."""
+        return self._once(("expectations",), lambda: super(Snapshot, self).expectations())
 
     def evidence_folders(self, backend: Backend) -> tuple[str, ...]:
         """Return the names of the device folders that hold evidence, shipped or in the overlay, sorted."""

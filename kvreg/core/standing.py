@@ -11,15 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from kvreg.core.decisions import Reason
 from kvreg.core.devices import Device
 from kvreg.core.evidence import Evidence, Tier
-from kvreg.core.expectations.derived import Touching
 from kvreg.core.index import Recorded
 from kvreg.core.requests import Request, concerns
 from kvreg.core.selections import Note
 from kvreg.core.variants import Variant
+
+if TYPE_CHECKING:
+    from kvreg.core.expectations.derived import Touching
 
 ALLOWABLE = (Tier.INTERPRETED,)
 """Tiers that `--allow` can add to measured and compiled."""

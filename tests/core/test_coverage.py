@@ -159,3 +159,15 @@ def test_the_page_needs_no_script_no_other_file_and_no_colour_to_be_read(found: 
     said = {text.strip() for text in reader.texts}
     assert {f"{mark} {name}" for name, mark in coverage_pages.MARKS.items()} <= said
     assert {"refused: evidence", "refused: dtype"} <= said
+
+
+def test_a_variant_whose_correctness_test_is_off_is_refused_with_that_code(workshop) -> None:
+    workshop.validate("alpha", 96)
+    workshop.except_test(when={"device": "alpha"}, invalidates=["toy-int4-decode@1"])
+    index = Snapshot([workshop.backend], workshop.home, None, workshop.exceptions)
+
+    found = cells(index.devices(), (Mode.INT4_PER_TOKEN_HEAD,), (96,), Environment(workshop.home), index)
+
+    shown = {cell.device: cell.label for cell in found}
+    assert shown["alpha"] == "refused: expectation"
+    assert shown["beta"] == "measured"

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from kvreg.cli import answers
 from kvreg.core import documents
 from kvreg.core.index import Index
 from kvreg.core.shipping import ship
@@ -111,6 +112,31 @@ def test_select_reads_no_yaml_for_it(workshop, monkeypatch):
     workshop.except_test(touches=[DECODE])
     os.utime(workshop.exceptions, (1e9, 1e9))  # a source as young as this is read anew each time
     workshop.ask("alpha", INT4, 96)
-    monkeypatch.setattr("kvreg.core.expectations.derived.records", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr("kvreg.core.builders.expectations", lambda path: pytest.fail("read again"))
 
     assert workshop.ask("alpha", INT4, 96).result.expectations
+
+
+def test_the_table_says_that_a_test_is_off_and_how_to_see_which(workshop, capsys):
+    workshop.validate("alpha")
+    workshop.except_test(invalidates=[DECODE])
+    answer = workshop.ask("alpha", None, 96)
+    (entry,) = next(result for result in answer.results if result.mode == INT4).expectations
+
+    answers.show(answer)
+
+    out = capsys.readouterr().out
+    assert [line.split("  ")[0] for line in out.splitlines() if "test switched off" in line] == [INT4]
+    assert f"run `kvreg deselections show {entry.id}`" in out
+
+
+def test_a_refusal_of_all_that_was_asked_ends_with_the_command_that_shows_the_entry(workshop, capsys):
+    workshop.validate("alpha")
+    workshop.except_test(invalidates=[DECODE])
+    answer = workshop.ask("alpha", INT4, 96)
+
+    answers.show(answer)
+
+    assert (
+        capsys.readouterr().out.splitlines()[-1] == f"kvreg deselections show {answer.results[0].expectations[0].id}"
+    )

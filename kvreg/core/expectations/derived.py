@@ -10,9 +10,6 @@ from typing import Any
 from kvreg.core.devices import Device
 from kvreg.core.expectations.predicates import When, Where, parse, written
 
-KIND = "expectations"
-"""Kind and folder of the shard."""
-
 
 @dataclass(frozen=True, slots=True)
 class Touching:
