@@ -192,15 +192,17 @@ def _interval(word: str, condition: str | Sequence[str]) -> Interval:
     text = condition if isinstance(condition, str) else ", ".join(condition)
     low: Release | None = None
     high: Release | None = None
+    shown: list[str] = []
     for part in text.split(","):
         match = _BOUND.fullmatch(part)
         if match is None or (WORDS[word] is WordType.SIZE and match["sign"] not in SIZE_SIGNS):
             signs = "`< 24` or `>= 16, < 24`" if WORDS[word] is WordType.SIZE else "bounds such as `>= 3.6, < 3.8`"
             raise ValueError(f"{word}: required {signs}, found {text!r}")
+        shown.append(f"{match['sign']} {match['value']}")
         starts, ends = _half_open(match["sign"], match["value"], WORDS[word])
         low = max(low or (), starts) if starts is not None else low
         high = _least(high, ends)
-    interval = Interval(low, high, ", ".join(part.strip() for part in text.split(",")))
+    interval = Interval(low, high, ", ".join(shown))
     if interval.is_empty:
         raise ValueError(f"{word}: required bounds that some value satisfies, found {text!r}")
     return interval

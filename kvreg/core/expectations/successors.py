@@ -75,9 +75,10 @@ class Successors:
         ]
         if not found:
             return None
-        sure = [text for text in found if file == HIDDEN or basename(file_of(text)) == basename(file)]
-        only = sure[0] if len(sure) == 1 and (file != HIDDEN or len(found) == 1) else None
-        return Nearest(tuple(dict.fromkeys([*sure, *found]))[:PROPOSED], only)
+        same_name = [text for text in found if file == HIDDEN or basename(file_of(text)) == basename(file)]
+        # A file that is still there has not moved: the other test of this name is then another test.
+        is_sure = len(same_name) == 1 and file not in self._by_file
+        return Nearest(tuple(dict.fromkeys([*same_name, *found]))[:PROPOSED], same_name[0] if is_sure else None)
 
     def _alike(self, pattern: Pattern) -> tuple[str, ...]:
         """Return tests of a name like the dead one's, those of its own file before others."""

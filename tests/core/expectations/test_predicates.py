@@ -175,4 +175,5 @@ def test_a_predicate_that_is_written_reads_equal(value):
 def test_equal_conditions_read_equal_however_they_are_written():
     assert parse({"platform": ["xpu"], "triton": "<3.8"}) == parse({"triton": "<  3.8", "platform": "xpu"})
     assert str(parse({"triton": "< 3.8", "platform": "xpu"})) == "platform xpu, triton < 3.8"
+    assert str(parse({"triton": "<3.8,>=3.6"})) == "triton < 3.8, >= 3.6"
     assert When() == parse("everywhere")
