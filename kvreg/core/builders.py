@@ -70,7 +70,8 @@ def expectations(path: Path) -> dict[str, Any]:
 
 
 def tuned(path: Path) -> dict[str, Any]:
-    """Return `<mode>-d<head>` -> entries of one tuned file, and the faults of the entries left out."""
+    """Return shape (`part_of`) -> entries of one tuned file, and the faults of the entries left out."""
+    from kvreg.core.tuned import part_of
     from kvreg.core.tuned_files import index_records, read
 
     try:
@@ -79,8 +80,8 @@ def tuned(path: Path) -> dict[str, Any]:
         return {FAULTS: [error.message]}
     parts: dict[str, dict[str, Any]] = {}
     for record in index_records(found.entries):
-        shelf = parts.setdefault(f"{record['mode']}-d{record['head_size']}", {"device": found.device, "entries": []})
-        shelf["entries"].append(record)
+        part = part_of(record["mode"], record["head_size"], record["op"], record["group"])
+        parts.setdefault(part, {"device": found.device, "entries": []})["entries"].append(record)
     return {**parts, FAULTS: list(found.faults)} if found.faults else dict(parts)
 
 

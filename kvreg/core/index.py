@@ -3,9 +3,9 @@
 Shipped shards (made by the wheel's build hook) answer for the packages of the wheel; everything else (a checkout, a
 plug-in, the overlay under KVREG_HOME) is read through a cache under KVREG_HOME/cache/index, checked against its
 sources at each start. Shards: devices/<backend>, kernels/<backend>, evidence/<backend>/<device>/<mode> by head size,
-tuned/<backend>/<device> by mode and head size, so that what a select reads does not grow with what others recorded;
-expectations: the entries of kvreg's own list that name variants. One module, since each reader makes the same choice
-between what is shipped and the cache.
+tuned/<backend>/<device> by mode, head size, op and group, so that what a select reads does not grow with what others
+recorded; expectations: the entries of kvreg's own list that name variants. One module, since each reader makes the same
+choice between what is shipped and the cache.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Index:
         yield backend.tuned_dir / file_name(device), False
 
     def tuned_part(self, backend: Backend, path: Path, overlay: bool, part: str) -> Any:
-        """Return one part of a tuned file: `<mode>-d<head>`, FAULTS, or the list of all (shards.PARTS)."""
+        """Return one part of a tuned file: a shape (`tuned.part_of`), FAULTS, or the list of all (shards.PARTS)."""
         if not overlay and self._ships(backend):
             parts = self._manifest["tuned"].get(backend.name, {}).get(path.stem, [])
             if part == shards.PARTS:

@@ -13,7 +13,7 @@ from kvreg.core.index import Index, Kernels, Recorded
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.selections import Note
-from kvreg.core.tuned import SOFT, Shelf
+from kvreg.core.tuned import SOFT, Shelf, part_of
 
 if TYPE_CHECKING:
     from kvreg.core.expectations.derived import Touching
@@ -30,7 +30,6 @@ class Lookup:
         self.head_size = head_size
         self._kernels: dict[str, Kernels] = {}
         self._records: dict[tuple[str, Mode], list[Recorded]] = {}
-        self._shelves: dict[tuple[str, Mode], list[Shelf]] = {}
 
     def backends(self) -> list[Backend]:
         """Return the backends of the device's platform."""
@@ -61,16 +60,10 @@ class Lookup:
                 if fault.file.name.startswith(f"d{self.head_size}-"):
                     yield Note("bad_trace", f"{fault.file.name} of {folder} is no evidence: {fault.problem}")
 
-    def shelves(self, backend: Backend, mode: Mode) -> list[Shelf]:
-        """Return the tuned entries of the device and its parent for one mode and the head size."""
-        key = backend.name, mode
-        if key not in self._shelves:
-            self._shelves[key] = [
-                shelf
-                for device in self._lenders
-                for shelf in shelves.shelves(self.index, backend, device, mode, self.head_size)
-            ]
-        return self._shelves[key]
+    def shelves(self, backend: Backend, mode: Mode, op: Op, group: int) -> list[Shelf]:
+        """Return the tuned entries of the device and its parent for one mode, op and group, and the head size."""
+        part = part_of(mode, self.head_size, op, group)
+        return [shelf for device in self._lenders for shelf in shelves.shelves(self.index, backend, device, part)]
 
     def expectations(self, variants: Iterable[str]) -> tuple[Touching, ...]:
         """Return the recorded exceptions of kvreg's own tests that may hold on the device and name these variants."""

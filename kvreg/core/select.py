@@ -242,7 +242,7 @@ class _Desk:
     def _chosen(self, winner: _Candidate) -> tuple[Chosen, list[Note]]:
         variant, device, request = winner.variant, self.device, self.request
         notes = [*winner.notes, *self._version_notes(winner.evidence)]
-        shelves = self.lookup.shelves(winner.backend, variant.mode)
+        shelves = self.lookup.shelves(winner.backend, variant.mode, variant.op, request.group)
         choice = choose(variant, request, device, winner.evidence.kernel_hash, shelves, self.lookup.versions)
         notes += choice.notes
         accuracy = self._accuracy(winner)

@@ -23,8 +23,8 @@ from typing import Any
 from kvreg.core import notices
 
 SCHEMA = 4
-"""2: evidence names its features; 3: its launch parameters and refusals; 4: tuned entries are checked word by word. A
-shard of another number is rebuilt."""
+"""2: evidence names its features; 3: its launch parameters and refusals; 4: tuned entries are checked word by word,
+and divided by op and group too. A shard of another number is rebuilt."""
 PARTS = "parts"
 """Name of the shard that lists the parts that a set of sources gave."""
 
@@ -40,6 +40,7 @@ class Cache:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        self._unkept: dict[str, Mapping[str, Payload]] = {}
 
     def part(
         self,
@@ -66,9 +67,14 @@ class Cache:
             known = read(place / f"{PARTS}.json", kind, PARTS, stamps)
             if isinstance(known, list) and part not in known:
                 return None
-        built = build()
-        if place is not None and all(each[2] < began - _RACY_NS for each in stamps):
-            self._store(place, kind, built, stamps)
+        # What no disk keeps is kept here, for one set of sources has many parts.
+        key = json.dumps([kind, name, stamps])
+        built = self._unkept.get(key)
+        if built is None:
+            built = build()
+            settled = all(each[2] < began - _RACY_NS for each in stamps)
+            if settled and (place is None or not self._store(place, kind, built, stamps)):
+                self._unkept[key] = built
         return sorted(built) if part == PARTS else built.get(part)
 
     def _place(self, kind: str, name: str, sources: Sequence[Path]) -> Path | None:
@@ -78,7 +84,7 @@ class Cache:
         origin = os.path.commonpath([str(path.parent) for path in sources])
         return self.folder / kind / f"{name}-{zlib.crc32(origin.encode()):08x}"
 
-    def _store(self, place: Path, kind: str, built: Mapping[str, Payload], stamps: list[list[Any]]) -> None:
+    def _store(self, place: Path, kind: str, built: Mapping[str, Payload], stamps: list[list[Any]]) -> bool:
         try:
             place.mkdir(parents=True, exist_ok=True)
             for part, payload in built.items():
@@ -89,6 +95,8 @@ class Cache:
                 f"KVREG_HOME: required a folder that can be written, found {self.folder} ({error.strerror}); "
                 "every call reads YAML until it can keep its index"
             )
+            return False
+        return True
 
 
 def stamp(path: Path) -> list[Any]:

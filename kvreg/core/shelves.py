@@ -9,19 +9,26 @@ from kvreg.core.index import FAULTS, Index
 from kvreg.core.tuned import Entry, Shelf
 
 
-def shelves(index: Index, backend: Backend, device: str, mode: str, head_size: int) -> list[Shelf]:
-    """Return the entries of a device key, mode and head size, the overlay's first."""
-    return _of_part(index, backend, device, f"{mode}-d{head_size}")
+def shelves(index: Index, backend: Backend, device: str, part: str) -> list[Shelf]:
+    """Return the entries of a device key and shape (`tuned.part_of`), the overlay's first."""
+    found: list[Shelf] = []
+    for path, overlay in index.tuned_files(backend, device):
+        shelf = index.tuned_part(backend, path, overlay, part)
+        if shelf:
+            key, named = device_of(index, shelf["device"])
+            entries = tuple(Entry.of(record) for record in shelf["entries"])
+            found.append(Shelf(str(path), key, overlay, entries, named))
+    return found
 
 
 def all_shelves(index: Index, backend: Backend, device: str) -> list[Shelf]:
-    """Return every entry of a device key: a shelf for each file, mode and head size. Reads all shards."""
+    """Return every entry of a device key: a shelf for each file and shape. Reads all shards."""
     parts = {
         part
         for path, overlay in index.tuned_files(backend, device)
         for part in index.tuned_part(backend, path, overlay, shards.PARTS) or ()
     }
-    return [shelf for part in sorted(parts - {FAULTS}) for shelf in _of_part(index, backend, device, part)]
+    return [shelf for part in sorted(parts - {FAULTS}) for shelf in shelves(index, backend, device, part)]
 
 
 def faults(index: Index, backend: Backend, device: str) -> list[str]:
@@ -48,14 +55,3 @@ def device_of(index: Index, name: str) -> tuple[str, str | None]:
         return name, None
     key = found.device.key
     return key, None if key == name else f"{name!r}, which is {key} by {found.matched_by.replace('_', ' ')}"
-
-
-def _of_part(index: Index, backend: Backend, device: str, part: str) -> list[Shelf]:
-    found: list[Shelf] = []
-    for path, overlay in index.tuned_files(backend, device):
-        shelf = index.tuned_part(backend, path, overlay, part)
-        if shelf:
-            key, named = device_of(index, shelf["device"])
-            entries = tuple(Entry.of(record) for record in shelf["entries"])
-            found.append(Shelf(str(path), key, overlay, entries, named))
-    return found

@@ -3,7 +3,7 @@
 manifest.json        which shards there are, and the sha256 of every source
 devices/<backend>/all.json                  kernels/<backend>/all.json
 evidence/<backend>/<device>/<mode>/d<head size>.json
-tuned/<backend>/<device>/<mode>-d<head size>.json
+tuned/<backend>/<device>/<mode>-d<head size>-<op>-g<group>.json
 expectations.yaml, expectations/all.json    kvreg's own list, and those of its entries that name variants
 """
 

@@ -57,7 +57,7 @@ class Snapshot(Index):
         )
 
     def tuned_part(self, backend: Backend, path: Path, overlay: bool, part: str) -> Any:
-        """Return one part of a tuned file: `<mode>-d<head>`, FAULTS, or the list of all."""
+        """Return one part of a tuned file: a shape, FAULTS, or the list of all."""
         return self._once(
             ("tuned", path, overlay, part),
             lambda: super(Snapshot, self).tuned_part(backend, path, overlay, part),

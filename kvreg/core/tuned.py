@@ -34,6 +34,11 @@ def file_name(device: str) -> str:
     return f"{folder_name(device)}.yaml"
 
 
+def part_of(mode: str, head_size: int, op: str, group: int) -> str:
+    """Return the part of the index that holds the entries of a shape; a write's serve every group."""
+    return f"{mode}-d{head_size}-{op}" if op == Op.WRITE else f"{mode}-d{head_size}-{op}-g{group}"
+
+
 def command(device: str, mode: str, op: str, head_size: int, group: int | None = None) -> str:
     """Return the command that tunes a shape; a write has no group."""
     words = f"kvreg tune --device {device} --mode {mode} --op {op} --head-size {head_size}"
@@ -86,7 +91,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """The entries of one tuned file, for one mode and head size."""
+    """Entries of one tuned file."""
 
     file: str
     device: str

@@ -15,7 +15,7 @@ from kvreg.core.index import Index
 from kvreg.core.requests import Op, Request
 from kvreg.core.selections import Selection
 from kvreg.core.shelves import all_shelves
-from kvreg.core.tuned import Entry, Shelf, command
+from kvreg.core.tuned import Entry, Shelf, command, part_of
 
 NEAREST = 3
 """Entries that an explanation names."""
@@ -129,7 +129,7 @@ def kin(index: Index, device: Device) -> Iterator[Shelf]:
     """Yield every tuned entry of the device, its parent and the other cards of its arch."""
     keys = [device.key, *([device.parent] if device.parent else [])]
     keys += [each.key for each in index.devices() if each.arch == device.arch and each.platform == device.platform]
-    seen: set[tuple[str, str, int]] = set()
+    seen: set[tuple[str, str]] = set()
     for backend in index.backends:
         if backend.platform != device.platform:
             continue
@@ -137,7 +137,7 @@ def kin(index: Index, device: Device) -> Iterator[Shelf]:
             for shelf in all_shelves(index, backend, key):
                 first = shelf.entries[0]
                 # Backends of one platform share the overlay.
-                if (mark := (shelf.file, first.mode, first.head_size)) not in seen:
+                if (mark := (shelf.file, part_of(first.mode, first.head_size, first.op, first.group))) not in seen:
                     seen.add(mark)
                     yield shelf
 

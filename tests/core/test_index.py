@@ -228,7 +228,7 @@ def test_select_reads_only_the_head_sizes_shard_of_a_large_tuned_file(workshop, 
 
     assert workshop.ask("alpha", INT4, 96).result.ops["decode"].config == {"tile": 77}
     assert counted.taken() == []
-    sizes = [path.stat().st_size for path in shard_files(workshop) if path.name == f"{INT4}-d96.json"]
+    sizes = [path.stat().st_size for path in shard_files(workshop) if path.name == f"{INT4}-d96-decode-g4.json"]
     whole = sum(path.stat().st_size for path in shard_files(workshop) if path.name.startswith(f"{INT4}-d"))
     assert max(sizes) < whole / 20
 
