@@ -4,8 +4,8 @@ Shipped shards (made by the wheel's build hook) answer for the packages of the w
 plug-in, the overlay under KVREG_HOME) is read through a cache under KVREG_HOME/cache/index, checked against its
 sources at each start. Shards: devices/<backend>, kernels/<backend>, evidence/<backend>/<device>/<mode> by head size,
 tuned/<backend>/<device> by mode, head size, op and group, so that what a select reads does not grow with what others
-recorded; expectations: the entries of kvreg's own list that name variants. One module, since each reader makes the same
-choice between what is shipped and the cache.
+recorded; expectations: the entries of kvreg's own list that name variants. One module, since each reader makes the
+same choice between what is shipped and the cache.
 """
 
 from __future__ import annotations
