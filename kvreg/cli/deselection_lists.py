@@ -113,7 +113,7 @@ def _read(source: Path, form: str, known: Known, platform: str | None, device: s
     if form == "pytorch":
         return pytorch.read_disabled(source), ()
     if form == "intel":
-        return skip_lists.read_intel(source, guesser), ()
+        return skip_lists.read_intel(source, guesser, parse(narrowest) if narrowest else None), ()
     said = parse(narrowest or "everywhere")
     reader = skip_lists.read_array_api if form == "array-api" else skip_lists.read_arguments
     return reader(source, Place(str(said), said)), ()

@@ -8,6 +8,7 @@ tests/kernels/quant/.*gptq.*@regexp                           every id that the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,24 +16,29 @@ from kvreg.ci.lists.exclusions import Exclusion, How, Place, reason_and_issue
 from kvreg.ci.lists.guesses import Guesser
 from kvreg.core.errors import BadFile
 from kvreg.core.expectations.files import read_text
-from kvreg.core.expectations.predicates import parse
+from kvreg.core.expectations.predicates import When, parse
 from kvreg.core.expectations.vocabulary import Expect
 
 REGEXP = "@regexp"
 DESELECT = "--deselect="
+_ENTRY = re.compile(r"(?P<entry>\S[^\[]*\[.*?\]|\S+)(?:\s+#\s*(?P<remark>.*))?")
+"""An id or expression with a comment behind it; inside of brackets `#` starts none."""
 INTEL_DEFAULT = "default"
 """The folder that holds for every platform of Intel's."""
 
 
-def read_intel(source: Path, guesser: Guesser) -> list[Exclusion]:
-    """Return the lines of a skip-list folder, or of one file of it; the folder's name says where they hold."""
+def read_intel(source: Path, guesser: Guesser, told: When | None = None) -> list[Exclusion]:
+    """Return the lines of a skip-list folder, or of one file of it; the folder's name says where they hold.
+
+    `told` is where those hold whose folder is no known word (`mtl`, `conda`).
+    """
     files = sorted(source.rglob("*.txt")) if source.is_dir() else [source]
     root = source if source.is_dir() else source.parent
     found: list[Exclusion] = []
     for path in files:
         shown = path.relative_to(root)
         folder = shown.parts[0] if len(shown.parts) > 1 else root.name
-        found += _lines(read_text(path), shown, _intel_place(folder, guesser), Expect.SKIP)
+        found += _lines(read_text(path), shown, _intel_place(folder, guesser, told), Expect.SKIP)
     if not found:
         raise BadFile(f"{source}: required skip lists (.txt), found no line of any; check the path")
     return found
@@ -59,10 +65,11 @@ def read_arguments(source: Path, place: Place) -> list[Exclusion]:
     return found
 
 
-def _intel_place(folder: str, guesser: Guesser) -> Place:
+def _intel_place(folder: str, guesser: Guesser, told: When | None) -> Place:
     if folder == INTEL_DEFAULT:
         return Place(folder, parse({"platform": "xpu"}))
-    return guesser.place(folder)
+    found = guesser.place(folder)
+    return found if found.when is not None else Place(folder, told)
 
 
 def _lines(text: str, file: Path, place: Place, expect: Expect) -> Iterator[Exclusion]:
@@ -79,10 +86,9 @@ def _lines(text: str, file: Path, place: Place, expect: Expect) -> Iterator[Excl
         if not line:
             comment = []
             continue
-        entry, _, trailing = line.partition(" #")
+        split = _ENTRY.fullmatch(line)
+        entry, trailing = (split["entry"], split["remark"]) if split is not None else (line, None)
         below_entry = True
-        reason, issue = reason_and_issue(trailing.strip() or " ".join(comment))
-        how = How.REGEXP if entry.rstrip().endswith(REGEXP) else How.DESELECT
-        yield Exclusion(
-            how, entry.strip().removesuffix(REGEXP), file, number, place, expect=expect, reason=reason, issue=issue
-        )
+        reason, issue = reason_and_issue(trailing or " ".join(comment))
+        how = How.REGEXP if entry.endswith(REGEXP) else How.DESELECT
+        yield Exclusion(how, entry.removesuffix(REGEXP), file, number, place, expect, reason, issue)

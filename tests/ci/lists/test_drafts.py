@@ -192,3 +192,39 @@ def test_yaml_without_jobs_leaves_nothing_out(tmp_path, guesser):
         (tmp_path / "a.yaml").write_text(text)
 
         assert pipelines.read_pipelines([tmp_path / "a.yaml"], guesser).exclusions == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "test", "reason"),
+    [
+        ("a.py::t # slow", "a.py::t[*]", "slow"),
+        ("a.py::t[x y]  # slow [sic]", "a.py::t[x y]", "slow [sic]"),
+        ("a.py::t[x #y]", "a.py::t[x #y]", ""),
+        ("a.py::t[a[0] is -0 -> +0]", "a.py::t[a[0] is -0 -> +0]", ""),
+        ("a.py::t[x * y]", r"a.py::t[x \* y]", ""),
+    ],
+)
+def test_a_line_of_a_skip_list_may_have_a_comment_behind_it(tmp_path, line, test, reason):
+    (tmp_path / "skips.txt").write_text(f"{line}\n")
+
+    (only,) = drafts(skip_lists.read_array_api(tmp_path / "skips.txt", XPU)).entries
+
+    assert (only.test, only.reason) == (test, reason)
+
+
+def test_a_comment_reaches_to_the_next_comment_or_empty_line(tmp_path):
+    (tmp_path / "skips.txt").write_text(
+        "# of both\n# lines\na.py::a\na.py::b\n# its own\na.py::c\n\na.py::d\n# a heading\n\na.py::e\n"
+    )
+
+    found = drafts(skip_lists.read_array_api(tmp_path / "skips.txt", XPU)).entries
+
+    assert [each.reason for each in found] == ["of both lines", "of both lines", "its own", "", ""]
+
+
+def test_a_folder_that_is_no_known_word_holds_where_it_is_told_to(guesser):
+    folder = GOLDEN / "skiplist" / "arl-h"
+
+    assert drafts(skip_lists.read_intel(folder, guesser)).entries == ()
+    (only,) = drafts(skip_lists.read_intel(folder, guesser, parse({"platform": "xpu"}))).entries
+    assert (str(only.when), only.reason) == ("platform xpu", "Long running tests")
