@@ -73,13 +73,14 @@ def shown(found: Resolution, request: Request, answers: Sequence[Served]) -> Non
 
 
 def checked(stock: Stock, found: Sequence[Finding]) -> None:
-    """Print every finding with its remedy, those of one file and remedy in one line, then how many there are."""
-    alike: dict[tuple[str, Path, str], list[Finding]] = {}
+    """Print the first finding of each kind and file with its remedy, then how many there are of each kind."""
+    alike: dict[tuple[str, Path], list[Finding]] = {}
     for each in found:
-        alike.setdefault((each.kind, each.file, each.remedy), []).append(each)
-    for (kind, file, remedy), some in alike.items():
-        more = f" (and {len(some) - 1} more)" if len(some) > 1 else ""
-        render.line(f"{kind}: {file}: {some[0].problem}{more}; {remedy}")
+        alike.setdefault((each.kind, each.file), []).append(each)
+    for (kind, file), some in alike.items():
+        render.line(f"{kind}: {file}: {some[0].problem}; {some[0].remedy}")
+        if len(some) > 1:
+            render.line(f"  and {len(some) - 1} more of that kind there; --json lists them")
     kinds = Counter(each.kind for each in found)
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing found"
     render.line(f"{len(stock.items)} entries in {len(stock.places)} files: {told}")

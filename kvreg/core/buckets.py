@@ -60,6 +60,11 @@ class Bucket:
         return same_kind and self.batch >= other.batch and self.context >= other.context
 
 
+def is_bucket(text: str) -> bool:
+    """Whether `Bucket.parse` reads a text."""
+    return _TEXT.fullmatch(text) is not None
+
+
 def bucket(op: Op, batch: int, context: int, tokens: int | None = None) -> Bucket:
     """Return the bucket of a workload of `batch` sequences of `context` tokens.
 

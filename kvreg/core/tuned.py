@@ -39,10 +39,14 @@ def part_of(mode: str, head_size: int, op: str, group: int) -> str:
     return f"{mode}-d{head_size}-{op}" if op == Op.WRITE else f"{mode}-d{head_size}-{op}-g{group}"
 
 
-def command(device: str, mode: str, op: str, head_size: int, group: int | None = None) -> str:
-    """Return the command that tunes a shape; a write has no group."""
+def command(
+    device: str, mode: str, op: str, head_size: int, group: int, bucket: Bucket | str, dtype: str = "bf16"
+) -> str:
+    """Return the command that tunes a shape and bucket; a write has no group."""
     words = f"kvreg tune --device {device} --mode {mode} --op {op} --head-size {head_size}"
-    return words if group is None or op == Op.WRITE else f"{words} --group {group}"
+    words += "" if op == Op.WRITE else f" --group {group}"
+    words += "" if dtype == "bf16" else f" --dtype {dtype}"
+    return f"{words} --workload {bucket}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +116,9 @@ class Remark:
     """What mends it; empty where there is nothing to mend."""
 
     def note(self, entry: Entry, shelf: Shelf) -> Note:
-        """Return it as a note of a selection; what holds for every bucket alike names none, so it is said once."""
-        bucket = f" {entry.bucket}" if self.code == "tuned_memory" else ""
+        """Return it as a note of a selection."""
         remedy = f"; {self.remedy}" if self.remedy else ""
-        return Note(self.code, f"entry {entry.variant}{bucket} in {shelf.file} {self.problem}{remedy}")
+        return Note(self.code, f"entry {entry.variant} {entry.bucket} in {shelf.file} {self.problem}{remedy}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +141,17 @@ def choose(
 ) -> Choice:
     """Return the launch parameters of `variant`. `versions` are those installed; a missing one is not compared."""
     default = variant.default_config(device, request)
-    notes: list[Note] = []
+    notes: dict[tuple[str, str], Note] = {}  # (code, file): what holds for many buckets is said of the nearest one
     for shelf, entry in by_precedence(variant, request, shelves):
         refused = refusal(entry, shelf, device, kernel_hash, default)
         if refused is not None:
-            notes.append(refused.note(entry, shelf))
+            notes.setdefault((refused.code, shelf.file), refused.note(entry, shelf))
             continue
         exact = entry.bucket == bucket(variant.op, request.batch, request.context)
         source: ConfigSource = "estimated" if entry.source == "estimated" else "tuned" if exact else "bucket"
-        notes += [each.note(entry, shelf) for each in reservations(entry, shelf, device, versions)]
-        return Choice(entry.config, source, shelf.file, tuple(dict.fromkeys(notes)))
-    return Choice(default, "default", None, tuple(dict.fromkeys(notes)))
+        reserved = (each.note(entry, shelf) for each in reservations(entry, shelf, device, versions))
+        return Choice(entry.config, source, shelf.file, (*notes.values(), *reserved))
+    return Choice(default, "default", None, tuple(notes.values()))
 
 
 def is_slice(device: Device) -> bool:
@@ -178,7 +181,7 @@ def refusal(entry: Entry, shelf: Shelf, device: Device, kernel_hash: str, defaul
 
     `default`: the variant's own launch parameters, all of which the launcher reads.
     """
-    again = f"`{command(device.key, entry.mode, entry.op, entry.head_size, entry.group)}`"
+    again = f"`{_again(entry, device)}`"
     if shelf.device not in (device.key, device.parent):
         return Remark(
             "tuned_device", f"belongs to {shelf.device}: not used on {device.key}", f"{again} tunes this one"
@@ -209,6 +212,10 @@ def reservations(entry: Entry, shelf: Shelf, device: Device, versions: Mapping[s
     for name in SOFT:
         tuned_with, here = entry.environment.get(name), versions.get(name)
         if tuned_with and here and tuned_with != here:
-            again = f"`{command(device.key, entry.mode, entry.op, entry.head_size, entry.group)}`"
+            again = f"`{_again(entry, device)}`"
             problem = f"was tuned with {name} {tuned_with}, here is {here}"
             yield Remark("tuned_versions", problem, f"{again} measures it here")
+
+
+def _again(entry: Entry, device: Device) -> str:
+    return command(device.key, entry.mode, entry.op, entry.head_size, entry.group, entry.bucket, entry.dtype)

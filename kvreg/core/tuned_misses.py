@@ -101,7 +101,9 @@ class Miss:
     @property
     def command(self) -> str:
         """What would tune it."""
-        return command(self.wanted.device, self.wanted.mode, self.wanted.op, self.wanted.head_size, self.wanted.group)
+        asked = self.wanted
+        shape = (asked.device, asked.mode, asked.op, asked.head_size, asked.group, asked.bucket, asked.dtype)
+        return command(*shape)
 
     def __str__(self) -> str:
         near = "; ".join(f"{each} in {each.file}" for each in self.near)

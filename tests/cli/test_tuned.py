@@ -16,6 +16,7 @@ INT4 = "int4_per_token_head"
 DECODE = "triton-int4-decode@1"
 SHAPE = ("--mode", INT4, "--head-size", "96")
 CONFIG = {"chunk": 512, "num_stages": 3, "num_warps": 1, "programs_per_unit": 8, "rows": 16, "tile": 32}
+TUNE = f"--mode {INT4} --op decode --head-size 96 --group 4 --workload b32-c8192"
 LOOKED_FOR = "head size 96, group 4, page 16, bf16, planar.1, causal"
 ESCAPE = "\x1b[2J"
 
@@ -161,7 +162,7 @@ def test_a_miss_says_what_was_looked_for_what_is_near_and_what_would_tune_it(kvr
                 ],
             },
         ],
-        "command": f"kvreg tune --device h200 --mode {INT4} --op decode --head-size 96 --group 4",
+        "command": f"kvreg tune --device h200 {TUNE}",
     }
 
 
@@ -329,7 +330,7 @@ def test_a_warning_is_no_note_too(kvreg, tune):
             "mig",
             "default",
             "tuned_slice",
-            f"`kvreg tune --device h200/mig-1g.18gb --mode {INT4} --op decode --head-size 96 --group 4` tunes",
+            f"`kvreg tune --device h200/mig-1g.18gb {TUNE}` tunes",
         ),
     ],
 )
@@ -372,4 +373,4 @@ def test_explain_says_what_no_entry_serves_and_what_differs_in_the_nearest(kvreg
     notes = [note["text"] for note in document["results"][0]["notes"] if note["code"] == "tuned_miss"]
     assert len(notes) == 3
     assert "no tuned entry for triton-int4-decode@1 on h200" in notes[1]
-    assert f"`kvreg tune --device h200 --mode {INT4} --op decode --head-size 96 --group 4` tunes it" in notes[1]
+    assert f"`kvreg tune --device h200 {TUNE}` tunes it" in notes[1]

@@ -226,7 +226,9 @@ def test_a_mig_slice_does_not_take_the_cards_entry_silently(measured):
     found = notes(measured, "Toy Alpha MIG 1g.18gb")
     tunes = "`kvreg tune --device alpha/mig-1g.18gb --mode int4_per_token_head"
     assert "whole alpha" in found["tuned_slice"]
-    assert f"{tunes} --op decode --head-size 96 --group 4` tunes the slice" in found["tuned_slice"]
+    assert (
+        f"{tunes} --op decode --head-size 96 --group 4 --workload b32-c8192` tunes the slice" in found["tuned_slice"]
+    )
     assert f"{tunes} --head-size 96` tunes it" in found["untuned"]
 
 
@@ -238,7 +240,8 @@ def test_an_entry_made_with_another_triton_is_used_with_a_note(measured, tmp_pat
     assert decode(measured).config_source == "tuned"
     text = notes(measured)["tuned_versions"]
     assert "tuned with triton 3.6.0, here is 3.9.0" in text
-    assert "`kvreg tune --device alpha --mode int4_per_token_head --op decode --head-size 96 --group 4`" in text
+    tunes = "kvreg tune --device alpha --mode int4_per_token_head --op decode --head-size 96 --group 4"
+    assert f"`{tunes} --workload b32-c8192` measures it here" in text
 
 
 def test_an_entry_that_lacks_a_parameter_of_the_launcher_is_not_used(measured, capsys):

@@ -25,6 +25,11 @@ def test_one_step_is_the_bucket_that_a_lookup_of_it_asks_for():
     assert texts(single(30, 16000)) == {"write": ["t32"], "decode": ["b32-c16384"], "prefill": ["b32-c8192"]}
 
 
+def test_a_bucket_is_a_workload():
+    assert texts(find("b1-c131072")) == {"write": ["t1"], "decode": ["b1-c131072"], "prefill": ["b1-c8192"]}
+    assert texts(find("t8000")) == {"write": ["t8192"]}
+
+
 def test_a_file_names_buckets_and_any_work_counts_as_the_bucket_that_holds_it(tmp_path):
     path = tmp_path / "nightly.yaml"
     path.write_text("schema: 1\ndecode: [b32-c8192, b30-c8000, b1-c100]\nwrite: [t33]\n")

@@ -1,6 +1,7 @@
 """What to tune for: buckets of work by op, from a preset, a YAML file or one batch and context; shapes of a model.
 
     find("chat").buckets[Op.DECODE]                 # (b1-c4096, b8-c4096, b32-c8192)
+    find("b1-c131072")                              # one step of that work; t8192: one write
     find("nightly.yaml")                            # a file of buckets, see `read`
     shapes_of(Path("Phi-3-mini"), find("chat"))     # the model's head sizes and groups, no longer than its context
 
@@ -11,12 +12,12 @@ each preset names the largest work of its kind and a smaller one where other lau
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvreg.core.asking import MASKS
-from kvreg.core.buckets import Bucket, bucket
+from kvreg.core.buckets import Bucket, bucket, is_bucket
 from kvreg.core.errors import BadFile, Refused, UsageError, wrong
 from kvreg.core.near import suggestion
 from kvreg.core.requests import FEATURES, Op
@@ -60,15 +61,23 @@ def single(batch: int, context: int) -> Workload:
 
 
 def find(word: str) -> Workload:
-    """Return the preset of a name, or the workload of a YAML file. Raises UsageError, and BadFile as `read` does."""
+    """Return the preset of a name, the work of one bucket, or the workload of a YAML file.
+
+    Raises UsageError, and BadFile as `read` does.
+    """
     if word in PRESETS:
         return PRESETS[word]
+    if is_bucket(word):
+        stated = Bucket.parse(word)
+        if stated.is_of(Op.WRITE):
+            return _workload(word, {Op.WRITE: (word,)})
+        return replace(single(stated.batch, stated.context), name=word)
     path = Path(word)
     if path.suffix in (".yaml", ".yml") or path.exists():
         return read(path)
     message = wrong(
         "workload",
-        required=f"one of {', '.join(PRESETS)}, or a YAML file of buckets",
+        required=f"one of {', '.join(PRESETS)}, a bucket such as b32-c8192 or t32, or a YAML file of buckets",
         found=repr(word),
         remedy=suggestion(word, PRESETS),
     )
