@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
 import re
 import subprocess
@@ -21,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(<!-- output of: (?P<command>kvreg [^\n]*?) -->\n```\n).*?(```\n<!-- end -->)", re.DOTALL)
 TREE = os.pathsep.join(str(ROOT / name) for name in ("", "backends", "tuning"))
+KVREG = (sys.executable, "-c", "from kvreg.cli.main import run; run()")
 FINDING = 4
 
 
@@ -34,11 +36,11 @@ def module(name: str, *arguments: str) -> Callable[[Path], str]:
 
 
 def readme(path: Path) -> str:
-    """Return README.md with the real output of each command that it shows."""
+    """Return a page with the real output of each command that it shows."""
 
     def replaced(match: re.Match[str]) -> str:
         arguments = match["command"].split()[1:]
-        return match[1] + run([sys.executable, "-c", "from kvreg.cli.main import run; run()", *arguments]) + match[3]
+        return match[1] + run([*KVREG, *arguments]) + match[3]
 
     return BLOCK.sub(replaced, path.read_text(encoding="utf-8"))
 
@@ -48,6 +50,16 @@ def ids_of_tests(_: Path) -> str:
     collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     lines = run([*collect, "-c", str(ROOT / "pyproject.toml"), str(ROOT / "tests")]).splitlines()
     return "".join(f"{line}\n" for line in sorted(line for line in lines if "::" in line))
+
+
+def matrix(form: str) -> Callable[[Path], str]:
+    """Return the maker of the jobs of ci/runners.yaml in one format, laid out for people who read a diff."""
+
+    def make(_: Path) -> str:
+        made = run([*KVREG, "ci", "matrix", "--format", form])
+        return json.dumps(json.loads(made), indent=1) + "\n"
+
+    return make
 
 
 def run(command: list[str]) -> str:
@@ -69,6 +81,10 @@ PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "gate-mutants": ("docs/gate-mutants.md", module("kvreg.gate.mutants")),
     "readme": ("README.md", readme),
     "expectations-schema": ("ci/expectations.schema.json", module("kvreg.core.expectations.schema")),
+    "runners-schema": ("ci/runners.schema.json", module("kvreg.ci.matrix.schema")),
+    "ci-matrix": ("ci/matrix.json", matrix("github")),
+    "ci-pipeline": ("ci/matrix.buildkite.json", matrix("buildkite")),
+    "ci-matrix-page": ("docs/ci-matrix.md", readme),
     "test-ids": ("ci/test-ids.txt", ids_of_tests),
 }
 

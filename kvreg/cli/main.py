@@ -67,6 +67,7 @@ COMMANDS = {
     "deselections": Entry(
         "kvreg.cli.deselections:deselections", "Say which tests are off where and until when; check such lists."
     ),
+    "ci": Entry("kvreg.cli.ci:ci", "Say which tests run on which machine, and which jobs a change needs."),
 }
 
 

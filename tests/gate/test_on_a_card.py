@@ -16,9 +16,10 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def card() -> str:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a card that torch sees")
-    return "cuda"
+    for kind in ("cuda", "xpu"):
+        if getattr(torch, kind).is_available():
+            return kind
+    pytest.skip("needs a card that torch sees")
 
 
 EVERY = ("window", "softcap", "sinks", "alibi", "prefix_ranges", "per_sequence_causal", "multi_query_split")

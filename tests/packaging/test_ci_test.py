@@ -35,10 +35,11 @@ def ci(root, tmp_path):
     pins = (root / "ci" / "constraints.txt").read_text()
     kept = "".join(line for line in pins.splitlines(True) if not line.startswith(("triton==", "numpy==")))
     oldest = kept + (root / "ci" / "constraints-oldest.txt").read_text()
-    for environment, content in (("env", pins), ("env-oldest", oldest)):
+    schemas = (root / "ci" / "constraints-schemas.txt").read_text()
+    for environment, content in (("env", pins), ("env-oldest", oldest), ("env-schemas", schemas)):
         binaries = tmp_path / environment / "bin"
         binaries.mkdir(parents=True)
-        for name in ("python", "ruff", "mypy", "lint-imports"):
+        for name in ("python", "ruff", "mypy", "lint-imports", "check-jsonschema"):
             (binaries / name).write_text(TOOL)
             (binaries / name).chmod(0o755)
         stamp = subprocess.run(["cksum"], input=content.encode(), capture_output=True, check=True)
@@ -120,6 +121,19 @@ def test_all_adds_the_long_tests_and_the_oldest_triton(ci):
     assert done.returncode == 0, done.stderr
     assert len(pytest_runs(calls)) == 3
     assert not [call for call in (pytest_runs(calls)[0], pytest_runs(calls)[-1]) if "not long" in call]
+    assert [call for call in calls if call.startswith("check-jsonschema")] == [
+        "check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml",
+        "check-jsonschema --builtin-schema vendor.buildkite .buildkite/pipeline.yml",
+        "check-jsonschema --builtin-schema vendor.buildkite ci/matrix.buildkite.json",
+    ]
+
+
+def test_a_pipeline_that_its_schema_refuses_ends_it(ci):
+    done, calls = ci("--all", fails="1 vendor.buildkite\n")
+
+    assert done.returncode == 1
+    assert "failed: check-jsonschema" in done.stderr
+    assert pytest_runs(calls) == []
 
 
 def test_a_folder_that_is_no_environment_is_left_alone(root, tmp_path):

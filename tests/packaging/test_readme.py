@@ -38,7 +38,7 @@ def test_continuous_integration_runs_the_second_command_and_nothing_else(root):
     assert all(os.access(root / path, os.X_OK) for path in (".ci/run", "ci/test"))
 
 
-@pytest.mark.parametrize("name", ["cli", "readme"])
+@pytest.mark.parametrize("name", ["cli", "readme", "ci-matrix", "ci-pipeline", "ci-matrix-page"])
 def test_what_is_generated_is_current(name, root, process):
     """docs/gate-mutants.md has a test beside the gate's own."""
     done = process([sys.executable, str(root / "ci" / "generate.py"), "--check", name], codes=(0, 4))

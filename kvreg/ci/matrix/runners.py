@@ -1,0 +1,122 @@
+"""The machines that take CI jobs, as typed values: read from a file such as ci/runners.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from kvreg.core.errors import BadFile, wrong
+from kvreg.core.near import suggestion
+
+T = TypeVar("T")
+
+CHECKOUT = Path(__file__).resolve().parents[3] / "ci" / "runners.yaml"
+"""kvreg's own, in a checkout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Versions that a job installs; None is what the machine has."""
+
+    name: str
+    python: str | None = None
+    torch: str | None = None
+    triton: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Tests that a job runs."""
+
+    name: str
+    tests: tuple[str, ...]
+    """Files or folders, relative to the checkout."""
+    marker: str | None = None
+    modules: tuple[str, ...] = ()
+    """Loaded by name, so that no import shows them."""
+    interprets: tuple[str, ...] = ()
+    """Platforms whose kernels its tests run in Triton's interpreter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """One kind of machine."""
+
+    name: str
+    device: str
+    """As written; `jobs` resolves it."""
+    labels: tuple[str, ...]
+    queue: str
+    suite: Suite
+    stacks: tuple[Stack, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All of a file."""
+
+    file: Path
+    runners: tuple[Runner, ...]
+    sources: tuple[str, ...] = (".",)
+    every_job: tuple[str, ...] = ()
+    """Paths whose change needs every job."""
+    no_job: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> Path:
+        """The checkout: the folder above the one that the file lies in."""
+        return self.file.resolve().parent.parent
+
+
+def read(path: Path) -> Fleet:
+    """Return the runners of a file; raises BadFile, naming the place, for anything that the schema does not allow."""
+    from pydantic import ValidationError
+
+    from kvreg.ci.matrix.schema import RunnerFile, keys_at
+    from kvreg.core.yaml_files import load
+
+    try:
+        record = RunnerFile.model_validate(load(path))
+    except ValidationError as error:
+        # A misspelt key is named before a missing one, since it is usually the cause.
+        faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
+        place = faults[0]["loc"]
+        where = ".".join(map(str, place)) or "the file"
+        remedy = "correct the file"
+        if faults[0]["type"] == "extra_forbidden":
+            remedy = suggestion(str(place[-1]), keys_at(place[:-1]))
+        found = repr(faults[0].get("input"))[:60]
+        raise BadFile(wrong(f"{path}: {where}", required=faults[0]["msg"], found=found, remedy=remedy)) from None
+    stacks = {name: Stack(name, each.python, each.torch, each.triton) for name, each in record.stacks.items()}
+    suites = {
+        name: Suite(name, tuple(each.tests), each.marker, tuple(each.modules), tuple(each.interprets))
+        for name, each in record.suites.items()
+    }
+    runners: list[Runner] = []
+    for each in record.runners:
+        if each.name in [one.name for one in runners]:
+            found = f"{each.name} twice"
+            raise BadFile(wrong(f"{path}: runners", required="a name each", found=found, remedy="rename one"))
+        suite = _named(path, each.name, "suites", each.suite, suites)
+        own = tuple(_named(path, each.name, "stacks", name, stacks) for name in each.stacks)
+        runners.append(Runner(each.name, each.device, tuple(each.labels), each.queue, suite, own))
+    return Fleet(
+        path, tuple(runners), tuple(record.sources), tuple(record.paths.every_job), tuple(record.paths.no_job)
+    )
+
+
+def required(path: Path | None) -> Path:
+    """Return the file to read: the one given, else kvreg's own; raises BadFile where this installation has none."""
+    if path is None and not CHECKOUT.is_file():
+        found = "no such file, as in every installed package"
+        raise BadFile(wrong(str(CHECKOUT), required="kvreg's runners", found=found, remedy="name a file: --runners"))
+    return path or CHECKOUT
+
+
+def _named(path: Path, runner: str, kind: str, name: str, known: Mapping[str, T]) -> T:
+    if name not in known:
+        message = wrong(f"{path}: {runner}", required=f"a word of {kind}", found=name, remedy=suggestion(name, known))
+        raise BadFile(message)
+    return known[name]
