@@ -13,7 +13,7 @@ from kvreg.cli import render
 from kvreg.cli.deselection_lists import export, import_
 from kvreg.cli.once import Group
 from kvreg.cli.unskip import unskip
-from kvreg.core.errors import UsageError
+from kvreg.core.errors import BadFile, UsageError
 from kvreg.core.near import nearest, suggestion
 
 if TYPE_CHECKING:
@@ -227,7 +227,6 @@ def check(listed: Path | None, ids: Path | None, fix: bool, as_of: date, as_json
     from kvreg.core.expectations.fixing import mend
     from kvreg.core.expectations.known import Known
     from kvreg.core.expectations.own import ids_beside, required
-    from kvreg.core.shards import replace_file
 
     file = listed or required()
     ids = ids or ids_beside(file)
@@ -243,7 +242,7 @@ def check(listed: Path | None, ids: Path | None, fix: bool, as_of: date, as_json
             break
         # A new id may stand in the wrong place, or be another entry's: once more, until nothing mechanical is left.
         done += mended.done
-        replace_file(file, mended.text.encode())
+        _rewrite(file, mended.text)
         found = survey(file)
         findings = lint.check(found, known, as_of, index)
     if as_json:
@@ -268,6 +267,20 @@ def check(listed: Path | None, ids: Path | None, fix: bool, as_of: date, as_json
         if fixable and not fix:
             render.line(f"--fix mends {fixable} of them")
     return FINDING if findings else 0
+
+
+def _rewrite(file: Path, text: str) -> None:
+    """Put a list's new text in its place: behind a link, and with the line ends that it had."""
+    from kvreg.core.shards import replace_file
+
+    place = file.resolve()
+    try:
+        ends = "\r\n" if b"\r\n" in place.read_bytes() else "\n"
+        replace_file(place, text.replace("\n", ends).encode())
+    except OSError as error:
+        raise BadFile(
+            f"{file}: required a file that can be written, found: {error.strerror}; check the path"
+        ) from None
 
 
 def _counted(things: Sized, one: str, many: str) -> str:

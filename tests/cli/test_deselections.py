@@ -219,6 +219,19 @@ def test_a_new_id_is_quoted_as_the_old_one_was(ask, tmp_path, entry, wanted):
     assert (tmp_path / "list.yaml").read_text() == whole(wanted or entry)
 
 
+def test_a_list_keeps_its_line_ends_and_the_link_that_leads_to_it(ask, tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "list.yaml").write_bytes((GOLDEN / "hits.yaml").read_bytes().replace(b"\n", b"\r\n"))
+    (tmp_path / "list.yaml").symlink_to("there/list.yaml")
+
+    code, out, _ = ask("check", "--fix", "--file", "list.yaml", "--ids", str(GOLDEN / "test-ids.txt"), *AS_OF)
+
+    assert code == 0, out
+    assert (tmp_path / "list.yaml").is_symlink()
+    wanted = (GOLDEN / "hits.fixed.yaml").read_bytes().replace(b"\n", b"\r\n")
+    assert (tmp_path / "there" / "list.yaml").read_bytes() == wanted
+
+
 @pytest.mark.parametrize("text", ["", "- a\n", "a: [\n", "schema: 2\nexpectations: []\n"])
 def test_a_file_that_is_no_list_ends_with_2(ask, tmp_path, text):
     (tmp_path / "list.yaml").write_text(text)

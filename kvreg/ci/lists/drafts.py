@@ -77,31 +77,33 @@ def drafts(
     sources: dict[str, Exclusion] = {}
     left: list[LeftOut] = []
     for each in ordered:
-        if each.place.when is None:
-            strange = f" ({each.place.guess})" if each.place.guess else ""
-            left.append(LeftOut(each, f"no declared word says {each.place.label!r}{strange}"))
-        elif each.how is How.DESELECT and _runs(each, run_elsewhere):
-            left.append(LeftOut(each, "a job runs it by name: a split, not an exception"))
-        else:
-            patterns, why = _patterns(each, ids)
-            if why is not None:
-                left.append(LeftOut(each, why))
-            for pattern in patterns:
-                entry = Expectation(
-                    Pattern(pattern),
-                    each.place.when,
-                    each.expect,
-                    Path(),
-                    0,
-                    reason=each.reason,
-                    issue=each.issue,
-                )
-                kept = entries.setdefault(entry.id, entry)
-                sources.setdefault(entry.id, each)
-                reason, issue = kept.reason or each.reason, kept.issue or each.issue
-                entries[entry.id] = replace(kept, reason=reason, issue=issue)
+        found, why = _entries(each, run_elsewhere, ids)
+        if why is not None:
+            left.append(LeftOut(each, why))
+        for entry in found:
+            sources.setdefault(entry.id, each)
+            kept = entries.get(entry.id, entry)
+            # What several jobs leave out alike is one entry, with the first reason and issue that one of them gives.
+            entries[entry.id] = replace(kept, reason=kept.reason or entry.reason, issue=kept.issue or entry.issue)
     listed = tuple(sorted(entries.values(), key=lambda entry: (entry.test, str(entry.when))))
     return Drafts(tuple(ordered), listed, tuple(left), sources)
+
+
+def _entries(
+    each: Exclusion, named: Iterable[tuple[str, str]], ids: IdIndex | None
+) -> tuple[list[Expectation], str | None]:
+    """Return the entries of one exclusion, and why there are none."""
+    when = each.place.when
+    if when is None:
+        strange = f" ({each.place.guess})" if each.place.guess else ""
+        return [], f"no declared word says {each.place.label!r}{strange}"
+    if each.how is How.DESELECT and _runs(each, named):
+        return [], "a job runs it by name: a split, not an exception"
+    patterns, why = _patterns(each, ids)
+    return [
+        Expectation(Pattern(text), when, each.expect, Path(), 0, reason=each.reason, issue=each.issue)
+        for text in patterns
+    ], why
 
 
 _NO_TEST = {How.IGNORE: "a file or folder", How.KEYWORD: "a keyword", How.REGEXP: "an expression"}

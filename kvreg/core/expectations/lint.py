@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date
 from itertools import combinations, pairwise
 
@@ -161,22 +161,8 @@ def _shadowed(inner: Expectation, outer: Expectation) -> Finding:
 
 
 def _duplicate(first: Expectation, second: Expectation) -> Finding:
-    differing = [
-        name
-        for name in (
-            "expect",
-            "kind",
-            "reason",
-            "issue",
-            "owner",
-            "added",
-            "review_by",
-            "invalidates",
-            "touches",
-            "hits",
-        )
-        if getattr(first, name) != getattr(second, name)
-    ]
+    names = [field.name for field in fields(Expectation) if field.name not in ("pattern", "when", "file", "line")]
+    differing = [name for name in names if getattr(first, name) != getattr(second, name)]
     text = f"test: required once for a place, found in line {first.line} too"
     if differing:
         text += f" with another {', '.join(differing)}; keep one of the two"

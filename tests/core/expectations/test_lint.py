@@ -120,9 +120,9 @@ def test_five_thousand_entries_are_checked_against_fifty_thousand_ids_in_three_s
 def test_a_finding_of_equal_entries_names_what_differs(tmp_path):
     found = survey_of(tmp_path, ("a.py::t", "everywhere"), ("a.py::t", "everywhere"))
     first, second = found.entries
-    changed = replace(found, entries=(first, replace(second, owner="you", reason="else")))
+    changed = replace(found, entries=(first, replace(second, owner="you", evidence={"seen": "twice"})))
 
     (finding,) = check(changed, KNOWN, DAY)
 
-    assert "with another reason, owner" in finding.text
+    assert "with another owner, evidence" in finding.text
     assert not finding.fixable
