@@ -45,7 +45,8 @@ def make_run(
     journal: Journal, numerics: str = "device", ops: tuple[Op, ...] = (Op.DECODE,), modes=(Mode.NONE,)
 ) -> Run:
     on = machine(numerics)
-    variants = tuple(v for v in on.variants() if v.op in ops and v.mode in modes)
+    portable = (v for v in on.variants() if v.id.name.startswith("triton-"))
+    variants = tuple(v for v in portable if v.op in ops and v.mode in modes)
     cells = tuple(work_list(variants, (96,), PROFILES["smoke"]))
     run = Run(on, variants, cells, journal, "kvreg validate --device h200")
     run.versions = VERSIONS
