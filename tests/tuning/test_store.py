@@ -262,6 +262,16 @@ def test_no_entry_is_made_that_a_reader_would_refuse(entry, wrong):
         entry(**wrong)
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("name", ["folder", "x" * 300], ids=["a folder", "a name too long"])
+def test_what_is_no_file_is_a_line_that_names_it(tmp_path, entry, name, dry_run):
+    (tmp_path / "folder").mkdir()
+
+    with pytest.raises(UsageError, match=f"{name}: required a file that can be read and replaced, found "):
+        merge(tmp_path / name, "h200", HERE, [entry()], dry_run=dry_run)
+    assert [each.name for each in tmp_path.iterdir() if each.suffix not in (".lock",)] == ["folder"]
+
+
 def test_a_link_is_written_through(path, tmp_path, entry):
     real = tmp_path / "real" / "h200.yaml"
     merge(real, "h200", HERE, [entry()])

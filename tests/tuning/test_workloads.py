@@ -67,9 +67,10 @@ def test_a_wrong_file_is_one_line_that_names_it(tmp_path, content, found):
     assert found in error.value.message
 
 
-def test_an_unknown_preset_gets_the_nearest_one():
-    with pytest.raises(UsageError, match=r"found 'chats'; did you mean chat\?"):
-        find("chats")
+@pytest.mark.parametrize(("word", "remedy"), [("chats", r"did you mean chat\?"), ("x" * 5000, "known: chat")])
+def test_an_unknown_preset_gets_the_nearest_one(word, remedy):
+    with pytest.raises(UsageError, match=f"found '{word}'; {remedy}"):
+        find(word)
 
 
 def write_model(folder, **changed):

@@ -129,9 +129,9 @@ def merge(
     place = Path(os.path.realpath(path))  # a link is written through, and has the lock of what it leads to
     decide = judge or by_the_rules
     incoming = [entry if entry.environment is not None else _with(entry, environment) for entry in entries]
-    if dry_run:
-        return _merged(place, device, incoming, decide, simulated)[0]
     try:
+        if dry_run:
+            return _merged(place, device, incoming, decide, simulated)[0]
         place.parent.mkdir(parents=True, exist_ok=True)
         with locked(place, patience_s=patience_s):
             return _write(place, device, environment, incoming, decide, simulated)

@@ -11,6 +11,7 @@ each preset names the largest work of its kind and a smaller one where other lau
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,9 +73,8 @@ def find(word: str) -> Workload:
         if stated.is_of(Op.WRITE):
             return _workload(word, {Op.WRITE: (word,)})
         return replace(single(stated.batch, stated.context), name=word)
-    path = Path(word)
-    if path.suffix in (".yaml", ".yml") or path.exists():
-        return read(path)
+    if word.endswith((".yaml", ".yml")) or os.path.exists(word):
+        return read(Path(word))
     message = wrong(
         "workload",
         required=f"one of {', '.join(PRESETS)}, a bucket such as b32-c8192 or t32, or a YAML file of buckets",
