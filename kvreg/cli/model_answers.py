@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from kvreg.cli import answers, render, sizing
 from kvreg.core import notices
@@ -12,12 +13,18 @@ from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.selections import Selection
 
+if TYPE_CHECKING:
+    from kvreg.core.tuned_misses import Miss
+
 _SPANS = 3
 """Spans of layer numbers that a row names; more do not help anybody."""
 
 
-def show(answer: ModelAnswer, *, explain: bool = False) -> None:
-    """Print an answer; a model, or a group of its layers, that no mode serves is its first line."""
+def show(answer: ModelAnswer, *, explain: bool = False, missed: Sequence[Mapping[str, Sequence[Miss]]] = ()) -> None:
+    """Print an answer; a model, or a group of its layers, that no mode serves is its first line.
+
+    `missed`: of each group, what was looked for among tuned entries in vain, by mode.
+    """
     if not answer.served:
         render.line(f"refused: {_headline(answer)}")
     _header(answer)
@@ -39,11 +46,12 @@ def show(answer: ModelAnswer, *, explain: bool = False) -> None:
     for text in _notes(answer):
         render.line(f"note: {text}")
     if explain:
-        for each in answer.groups:
+        for each, some in zip(answer.groups, missed or [{}] * len(answer.groups), strict=True):
             if each.results:
                 render.line()
                 render.line(f"layers {spans(each.group.layers)}:")
                 answers.show_decisions(Selection(answer.resolution, each.request, each.results))
+                answers.show_misses(some)
     render.line()
     render.line(_next_command(answer))
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kvreg.cli import answers, render
 from kvreg.cli.once import Command
 from kvreg.core import asking, documents
+from kvreg.core.selections import Selection
+
+if TYPE_CHECKING:
+    from kvreg.core.tuned_misses import Miss
 
 REFUSED = 3
 _FROM_THE_MODEL = ("head_size", "q_heads", "kv_heads", "layers")
@@ -51,7 +55,9 @@ def _number(context: click.Context, parameter: click.Parameter, value: float | N
 )
 @click.option("--text-only", is_flag=True, help="With --model: leave out what only images need.")
 @click.option(
-    "--explain", is_flag=True, help="Show each op's variant, evidence and launch parameters, and each decision."
+    "--explain",
+    is_flag=True,
+    help="Show each op's variant, evidence and launch parameters, each decision, and what no tuned entry serves.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, schema 1.")
 def select(
@@ -85,17 +91,20 @@ def select(
         from kvreg.core.sizing import GB, sizes_of  # a plain answer does without
 
         sizes = sizes_of(answer, layers, int((weights_gb or 0.0) * GB))
-    missed = {}
-    if explain:
-        from kvreg.core.index import Index
-        from kvreg.core.tuned_misses import misses  # reads every tuned entry of the device and its kin
-
-        missed = misses(answer, Index.open())
+    missed = _missed(answer) if explain else {}
     if as_json:
         render.document(documents.selection(answer, sizes, missed))
     else:
         answers.show(answer, explain=explain, sizes=sizes, missed=missed)
     return 0 if any(result.verdict == "selected" for result in answer.results) else REFUSED
+
+
+def _missed(answer: Selection) -> dict[str, tuple[Miss, ...]]:
+    """Return, by mode, what was looked for among tuned entries in vain."""
+    from kvreg.core.index import Index
+    from kvreg.core.tuned_misses import misses  # reads every tuned entry of the device and its kin
+
+    return misses(answer, Index.open())
 
 
 def _model(
@@ -122,8 +131,10 @@ def _model(
     answer = ask_model(
         asked["device"], model, asked["mode"], text_only=text_only, weights_bytes=int(weights_gb * GB), **words
     )
+    groups = [Selection(answer.resolution, each.request, each.results) for each in answer.groups]
+    missed = [_missed(each) for each in groups] if explain else []
     if as_json:
-        render.document(documents.model(answer))
+        render.document(documents.model(answer, missed))
     else:
-        model_answers.show(answer, explain=explain)
+        model_answers.show(answer, explain=explain, missed=missed)
     return 0 if answer.served else REFUSED

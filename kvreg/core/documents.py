@@ -32,8 +32,7 @@ def selection(
     `sizes`: of the cache that was asked about. `missed`: by mode, what was looked for among tuned entries in vain;
     each becomes a note.
     """
-    notes = {mode: [Note("tuned_miss", str(each)) for each in some] for mode, some in (missed or {}).items()}
-    told = [replace(each, notes=(*each.notes, *notes.get(each.mode, ()))) for each in answer.results]
+    told = _told(answer.results, missed or {})
     return {
         "schema": SCHEMA,
         "device": device(answer.resolution),
@@ -54,8 +53,12 @@ def device(found: Resolution) -> dict[str, Any]:
     }
 
 
-def model(answer: ModelAnswer) -> dict[str, Any]:
-    """Return a whole model's answer: a request and its results for each group of layers, and the cache by mode."""
+def model(answer: ModelAnswer, missed: Sequence[Mapping[str, Sequence[Miss]]] = ()) -> dict[str, Any]:
+    """Return a whole model's answer: a request and its results for each group of layers, and the cache by mode.
+
+    `missed`: of each group, as `selection` takes it; empty where it was not looked for.
+    """
+    told = zip(answer.groups, missed or [{}] * len(answer.groups), strict=True)
     read = answer.model
     return {
         "schema": SCHEMA,
@@ -71,7 +74,7 @@ def model(answer: ModelAnswer) -> dict[str, Any]:
             "refusal": reason(read.refusal) if read.refusal is not None else None,
             "notes": [note(each) for each in read.notes],
         },
-        "groups": [group(each) for each in answer.groups],
+        "groups": [group(replace(each, results=_told(each.results, some))) for each, some in told],
         "totals": [total(each) for each in answer.totals],
     }
 
@@ -241,3 +244,9 @@ def reason(failed: Reason) -> dict[str, str]:
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is None or isinstance(value, int | float | str)}
+
+
+def _told(results: Sequence[ModeResult], missed: Mapping[str, Sequence[Miss]]) -> tuple[ModeResult, ...]:
+    """Return results with what was looked for in vain among their notes."""
+    notes = {mode: [Note("tuned_miss", str(each)) for each in some] for mode, some in missed.items()}
+    return tuple(replace(each, notes=(*each.notes, *notes.get(each.mode, ()))) for each in results)

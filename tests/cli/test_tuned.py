@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -374,3 +375,16 @@ def test_explain_says_what_no_entry_serves_and_what_differs_in_the_nearest(kvreg
     assert len(notes) == 3
     assert "no tuned entry for triton-int4-decode@1 on h200" in notes[1]
     assert f"`kvreg tune --device h200 {TUNE}` tunes it" in notes[1]
+
+
+def test_explain_says_so_for_each_group_of_a_models_layers(kvreg, tune, tmp_path):
+    heads = {"head_dim": 96, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 2}
+    config = {"model_type": "llama", "max_position_embeddings": 8192, "torch_dtype": "bfloat16", **heads}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = ("select", "--device", "h200", "--mode", INT4, "--model", str(tmp_path), "--explain")
+
+    text, document = kvreg(*words).out, kvreg(*words, "--json").document
+
+    assert f"{INT4}: nothing tuned" in text
+    (group,) = document["groups"]
+    assert [note["code"] for note in group["results"][0]["notes"]].count("tuned_miss") == 3
