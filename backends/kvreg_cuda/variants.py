@@ -26,7 +26,9 @@ def _config(device: Device, request: Request) -> Mapping[str, int]:
         "rows": ROWS,
         "tile": 64 if padded(request.head_size) <= 128 else 32,
         "num_warps": 1 if padded(request.head_size) <= 256 else 2,
-        "num_stages": 3,
+        # A tile's pages are loaded a stage before its rows: 3 stages leave one tile in flight, which is asked for
+        # after the products of the tile before it and awaited right before its own. 5 keep two.
+        "num_stages": 5,
         "programs_per_unit": 8,
         "chunk": 512,
     }
