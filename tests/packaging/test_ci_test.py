@@ -99,6 +99,14 @@ def test_a_wheel_that_does_not_build_or_install_ends_it(ci, step):
     assert pytest_runs(calls) == []
 
 
+def test_every_run_applies_the_recorded_exceptions_of_the_cpu(ci):
+    _, calls = ci("--all")
+
+    applied = [call.partition("--kvreg-expectations ")[2].split(" -m ")[0] for call in pytest_runs(calls)]
+    assert len(applied) == 3
+    assert all(each.endswith("/ci/expectations.yaml --kvreg-device cpu") for each in applied)
+
+
 def test_arguments_go_to_both_forms_and_leave_the_linters_out(ci):
     done, calls = ci("tests/core", "-k", "hash")
 
