@@ -87,6 +87,7 @@ def unskip(
     collected = read_ids(ids) if ids is not None else None
     entries = _chosen(found.entries, only)
     tried = cases(entries, here, Known.installed(), trial, collected, _progress)
+    undecided = [each for each in entries if not each.holds(here) and each.when.may_hold(here)]
     proposal = _proposal(found, tried)
     environment = {**asdict(here), "versions": installed.versions(_VERSIONS), "day": date.today().isoformat()}
     if as_json:
@@ -98,11 +99,15 @@ def unskip(
                 "runs": runs,
                 "timeout_s": limit_s,
                 "entries": [_document(each) for each in tried],
+                "undecided": [{"id": each.id, "test": each.test, "line": each.line} for each in undecided],
                 "diff": proposal,
             }
         )
     else:
         _show(found.file, here, environment, tried, proposal)
+        for each in undecided:
+            unknown = ", ".join(each.when.open_words(here))
+            render.line(f"{each.id} {each.test}: not run: {unknown} unknown here, required {each.when}")
     return FINDING if any(each.may_go for each in tried) else 0
 
 

@@ -116,7 +116,7 @@ def _place(device: Device, here: list[tuple[Detected, Device]]) -> Where:
             platform=device.platform,
             arch=device.arch,
             device=device.key,
-            memory_gib=memory / GIB if memory is not None else device.memory_gb,
+            memory_gib=memory / GIB if memory is not None else None,
             driver=card.driver if card is not None else None,
         )
     )

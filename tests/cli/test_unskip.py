@@ -63,6 +63,7 @@ expectations:
 - {{test: "test_suite.py::test_crashes", when: {{device: cpu}}, expect: skip, kind: crash, reason: abort, {COMMON}}}
 - {{test: "test_suite.py::test_hangs", when: {{device: cpu}}, expect: skip, kind: hang, reason: lock, {COMMON}}}
 - {{test: "test_suite.py::test_gone", when: {{device: cpu}}, expect: xfail, reason: unknown, {COMMON}}}
+- {{test: "test_suite.py::test_wrong", when: {{driver: "< 500"}}, expect: xfail, reason: index, {COMMON}}}
 - {{test: "test_suite.py::test_wrong", when: {{device: h200}}, expect: xfail, reason: index, {COMMON}}}
 """
 REMOVED = """\
@@ -142,6 +143,7 @@ def test_each_test_runs_alone_and_what_passes_may_go(ask, ids, project):
     assert "off by one" in detail["test_wrong"]
     assert detail["test_crashes"] == "killed by SIGABRT"
     assert detail["test_hangs"] == "killed after 7 s"
+    assert [(each["test"], each["line"]) for each in document["undecided"]] == [("test_suite.py::test_wrong", 21)]
     assert document["diff"].startswith(DIFF)
     assert document["diff"].count("\n-") == DIFF.count("\n-")
     environment = document["environment"]
@@ -164,11 +166,13 @@ def test_one_failure_in_several_runs_keeps_the_entry(ask, ids):
 
 
 def test_the_text_ends_with_evidence_and_diff(ask, ids):
-    code, out, _ = ask("--n", "1", "--only", ids["test_mended[*]"])
+    driver = next(each.id for each in survey_text(LIST, Path("list.yaml")).entries if "driver" in str(each.when))
+    code, out, _ = ask("--n", "1", "--only", ids["test_mended[*]"], "--only", driver)
 
     assert code == 4
     assert "may go: every test passed 1 of 1 times" in out
     assert DIFF in out
+    assert f"{driver} test_suite.py::test_wrong: not run: driver unknown here, required driver < 500" in out
 
 
 def test_options_of_pytest_and_collected_ids_are_the_callers(ask, ids, project):
