@@ -65,5 +65,6 @@ def own() -> tuple[Variant, ...]:
                 min_capability=(8, 0),
             ),
             needs_card=True,
+            options=("num_warps", "num_stages"),
         ),
     )

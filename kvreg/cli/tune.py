@@ -87,6 +87,7 @@ class Common:
 @click.option("--write", "target", type=click.Choice(["overlay", "repo"]), default="overlay", show_default=True,
               help="Where winners go: KVREG_HOME, or the checkout.")  # fmt: skip
 @click.option("--require-improvement", is_flag=True, help="End with 7 when no bucket got faster.")
+@click.option("--no-estimate", is_flag=True, help="End with 6 where the device is absent, instead of estimating.")
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help=RECORD)
 @click.option("--simulate", type=click.Path(dir_okay=False, exists=True, path_type=Path), help=SIMULATE)
 @click.option(
@@ -100,8 +101,9 @@ def tune(context: click.Context, /, **asked: Any) -> int:
 
     Every config is judged by the numerical gate before it is timed, in a process that may hang or crash. Finalists are
     raced against the default by turns; it is replaced only by what is at least 3 % faster and beyond the noise.
-    Finished trials lie in a journal: a run that was cut off goes on where it stopped. Ends with 5 when a default was
-    wrong and with 6 when the device was lost.
+    Finished trials lie in a journal: a run that was cut off goes on where it stopped. For a card that is not here the
+    space is compiled and ranked by a model of costs, and entries are marked as estimated. Ends with 5 when a default
+    was wrong and with 6 when the device was lost.
     """
     if context.invoked_subcommand is not None:
         return 0
@@ -128,6 +130,7 @@ def _tune(
     require_improvement: bool,
     record: Path | None,
     simulate: Path | None,
+    no_estimate: bool,
     trial_timeout_s: float | None,
     jobs: int | None,
     as_json: bool,
@@ -154,7 +157,10 @@ def _tune(
         spaces = _spaces(on, shapes, modes, ops, names, settings)
         if common.budget_s is None and level != "full" and on.platform == "cpu" and workload is None and model is None:
             common = replace(common, budget_s=HOST_BUDGET_S)
-        campaign = _measured(on, spaces, _files(on, spaces, settings.home, target), common, jobs, trial_timeout_s)
+        files = _files(on, spaces, settings.home, target)
+        if not no_estimate and not _is_here(on):
+            return _estimated(on, spaces, files, common, jobs, load, as_json, require_improvement)
+        campaign = _measured(on, spaces, files, common, jobs, trial_timeout_s)
     if record is not None:
         _record(record, campaign)
     from kvreg.cli import tune_answers
@@ -192,6 +198,54 @@ def _measured(
         campaign = Campaign(on, spaces, runner, journal, versions, files, view=view, **common.settings)
         campaign.run()
     return campaign
+
+
+def _is_here(on: Device) -> bool:
+    from kvreg.core.errors import DeviceUnavailable
+    from kvreg.validation import machine as machines
+
+    try:
+        machines.machine_for(on.key)
+    except DeviceUnavailable:
+        return False
+    return True
+
+
+def _estimated(
+    on: Device,
+    spaces: Sequence[Space],
+    files: Callable[[Space], Path],
+    common: Common,
+    jobs: int | None,
+    workload: str,
+    as_json: bool,
+    require_improvement: bool,
+) -> int:
+    """Rank what compiles for a card that is not here."""
+    # A shell may have turned the interpreter on; interpreted kernels compile to nothing. Read when Triton is imported.
+    os.environ["TRITON_INTERPRET"] = "0"
+    from kvreg.cli import tune_estimates, tune_view
+    from kvreg.validation.compilers import compiler_of
+    from kvreg_tuning import costs, estimating
+
+    costs.require_facts(on)
+    compiler, target = compiler_of(on, common.home)
+    budget_s = common.budget_s or estimating.BUDGET_S
+    board = _board(on, replace(common, budget_s=budget_s))
+    with tune_view.view(board) as view:
+        view.note(f"no {on.key} is here: kernels are compiled for {on.arch} and ranked by a model of costs")
+        estimation = estimating.Estimation(
+            on,
+            spaces,
+            replace(compiler, cache=common.home / "cache" / "compiled", jobs=jobs or os.cpu_count() or 1),
+            target,
+            {space.subject: files(space) for space in spaces},
+            view,
+            budget_s,
+            common.seed,
+        )
+        estimation.run()
+    return tune_estimates.show(estimation, workload, as_json, require_improvement)
 
 
 def _replayed(path: Path, common: Common) -> Campaign:

@@ -50,7 +50,13 @@ def entry_of(
 
 
 def estimated_entry(
-    subject: Subject, bucket: Bucket, config: Config, kernel_hash: str, us: float, default_us: float, **fields: object
+    subject: Subject,
+    bucket: Bucket,
+    config: Config,
+    kernel_hash: str,
+    us: float,
+    default_us: float | None,
+    **fields: object,
 ) -> EntryRecord:
     """Return the entry of a config that a model of costs has chosen; its times are the model's."""
     return _entry(
@@ -61,7 +67,7 @@ def estimated_entry(
         "estimated",
         latency_us=_short(us),
         default_latency_us=_short(default_us),
-        improvement=_short(1.0 - us / default_us),
+        improvement=None if default_us is None else _short(1.0 - us / default_us),
         **fields,
     )
 

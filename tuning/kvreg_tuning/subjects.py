@@ -18,6 +18,10 @@ from kvreg.core.variants import Variant
 Config = Mapping[str, int]
 """Launch parameters by name."""
 
+PLANNING = ("programs_per_unit", "chunk")
+"""Parameters that the launchers of kvreg_triton read to plan the splits; once those are known they have no part in a
+launch, so that configs that differ in nothing else are one launch."""
+
 VALUE_BYTES = 2
 """Bytes of a bf16 or fp16 value: what a write reads."""
 
@@ -84,6 +88,11 @@ def offered(platform: str) -> dict[str, tuple[Backend, Variant]]:
 def text_of(config: Config) -> str:
     """Return a config in one line."""
     return " ".join(f"{name}={value}" for name, value in config.items()) or "no parameter"
+
+
+def kernel_text(config: Config) -> str:
+    """Return what of a config reaches the kernel, in one line: equal lines are one compilation."""
+    return text_of({name: value for name, value in config.items() if name not in PLANNING})
 
 
 def limit_us(subject: Subject, bucket: Bucket, device: Device, bandwidth: float | None = None) -> float | None:

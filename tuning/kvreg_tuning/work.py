@@ -30,7 +30,7 @@ from kvreg.testing import Batch, CacheBytes, Kind, build
 from kvreg_tuning import timing
 from kvreg_tuning.benchmark import Bench, Workload, split_plan, splits_of
 from kvreg_tuning.effort import LEAST_ROUNDS, LEAST_SAMPLES
-from kvreg_tuning.subjects import Subject, offered
+from kvreg_tuning.subjects import Subject, kernel_text, offered
 
 Plain = Mapping[str, Any]
 
@@ -39,10 +39,6 @@ CONTEXTS = {"cpu": (1, 17, 64, 300), "card": (1, 17, 64, 1024, 8192)}
 that the splits of long buckets cut."""
 
 INPUTS = ("normal", "channel30")
-PLANNING = ("programs_per_unit", "chunk")
-"""Parameters that the launchers of kvreg_triton read to plan the splits; once those are known they have no part in a
-launch, so that configs that differ in nothing else are one launch."""
-
 MOST_FAILURES = 3
 KV_HEADS = 2
 """Of the gate's batch: enough to show a wrong head."""
@@ -173,8 +169,7 @@ def _bench(of: Subject, bucket: str, place: str) -> Bench:
 
 
 def _line(config: Plain, splits: int) -> str:
-    words = [f"{name}={value}" for name, value in config.items() if name not in PLANNING]
-    return " ".join([*words, *([f"splits={splits}"] if splits > 1 else [])])
+    return kernel_text(config) + (f" splits={splits}" if splits > 1 else "")
 
 
 def _splits(of: Subject, bucket: Bucket, config: Plain) -> int:

@@ -1,0 +1,63 @@
+"""`kvreg tune` for a card that is not here: compiled for its arch, ranked, and marked as estimated."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CARD = ("tune", "--device", "mi300x", "--mode", "int4_per_token_head", "--head-size", "128")
+
+
+def test_a_card_that_is_not_here_gets_estimated_entries_and_the_next_call_goes_on(
+    tmp_path: Path, command: Any
+) -> None:
+    asked = (*CARD, "--op", "write", "--budget", "1s", "--jobs", "2", "--json")
+
+    first = command.run(*asked, home=tmp_path)
+    second = command.run(*asked, home=tmp_path)
+
+    assert first.returncode == 0, first.stderr
+    document = json.loads(first.stdout)
+    (result,) = document["results"]
+    assert document["source"] == "estimated"
+    assert result["cut_off"]
+    assert result["winner"]["estimated_us"] <= result["default"]["estimated_us"]
+    assert result["resources"]["registers"] > 0
+    (entry,) = yaml.safe_load((tmp_path / "tuned/mi300x.yaml").read_text())["entries"]
+    assert entry["source"] == "estimated"
+    assert entry["bucket"] == "t32"
+    # What was compiled is known, so that a second call begins behind it.
+    tried = [sum(json.loads(each.stdout)["results"][0]["trials"].values()) for each in (first, second)]
+    assert tried[1] > tried[0]
+
+
+def test_a_run_that_takes_no_estimates_ends_with_6(tmp_path: Path, command: Any) -> None:
+    done = command.run(*CARD, "--no-estimate", home=tmp_path)
+
+    assert done.returncode == 6
+    assert "required that card in this machine" in done.stderr
+    assert not (tmp_path / "tuned").exists()
+
+
+def test_an_arch_alone_is_refused(tmp_path: Path, command: Any) -> None:
+    done = command.run("tune", "--device", "gfx942", "--op", "write", home=tmp_path)
+
+    assert done.returncode == 3
+    assert "a card with known units and bandwidth" in done.stderr
+
+
+@pytest.mark.long
+def test_an_mi300x_is_estimated_in_five_minutes(tmp_path: Path, command: Any) -> None:
+    began = time.monotonic()
+    done = command.run(*CARD, "--json", home=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 300
+    results = json.loads(done.stdout)["results"]
+    assert [each["op"] for each in results] == ["write", "decode", "prefill"]
+    assert all(each["winner"] is not None for each in results)
