@@ -36,8 +36,8 @@ GROUP, KV_HEADS = 4, 8
 LEVELS = ("quick", "normal", "full")
 SEARCHES = ("random", "optuna", "exhaustive")
 WORKLOAD = (
-    "chat, long-context, batch-serving, or a YAML file of buckets. Default: batch 32 and context 8192, as select"
-    " assumes; on cpu a few small buckets, for 100 s at most."
+    "chat, long-context, batch-serving, one bucket (b1-c131072, t8192), or a YAML file of buckets. Default: batch 32"
+    " and context 8192, as select assumes; on cpu a few small buckets, for 100 s at most."
 )
 MODEL = "A Hugging Face model's folder: its head sizes, groups and longest context."
 EFFORT = "How much is tried; docs/tuning.md has the numbers."

@@ -28,14 +28,17 @@ from kvreg.core.errors import DeviceUnavailable, KvregError, UsageError, wrong
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.variants import Variant
-from kvreg.validation import archive, report
+from kvreg.validation import archive, gpu_tune, report
 from kvreg.validation import machine as machines
 from kvreg.validation.cells import HEAD_SIZES, PROFILES, Cell, many_seeds_only, work_list
 from kvreg.validation.journal import Journal, key_of
 from kvreg.validation.run import Run, Verdict
 from kvreg_tuning.pool import Task
 
-STAGES = ("probe", "compile", "gate", "seeds", "determinism", "interchange", "timings", "traces")
+STAGES = ("probe", "compile", "gate", "seeds", "determinism", "interchange", "timings", "tune", "space", "traces")
+EXTRA = ("tune", "space")
+"""Stages that run only when they are named: half an hour for one kernel's launch parameters validates nothing."""
+USUAL = tuple(name for name in STAGES if name not in EXTRA)
 SEED_HEADS = (64, 96, 128, 256)
 EXCHANGE_HEADS = (64, 96, 128)
 EXCHANGE_GROUPS = (4, 1)
@@ -62,7 +65,7 @@ class Options:
     device: str | None = None
     interpreter: bool = False
     smoke: bool = False
-    stages: tuple[str, ...] = STAGES
+    stages: tuple[str, ...] = USUAL
     head_sizes: tuple[int, ...] = ()
     limit_s: float | None = None
     peer: Path | None = None
@@ -276,6 +279,31 @@ class _Stages:
         missing = sum(1 for *_, points in found if not points)
         return (FAILED if missing and not self.run.cut_off else OK), f"{missing} without times" if missing else ""
 
+    def tune(self) -> tuple[str, str]:
+        """Tune int4 decode and race its finalists again and again."""
+        return self._tuned("tune", gpu_tune.tune)
+
+    def space(self) -> tuple[str, str]:
+        """Record the whole space of int4 decode."""
+        return self._tuned("space", gpu_tune.space)
+
+    def _tuned(
+        self, name: str, stage: Callable[[gpu_tune.Asked], tuple[list[dict[str, Any]], bool]]
+    ) -> tuple[str, str]:
+        asked = gpu_tune.Asked(
+            self.machine,
+            self.run.versions,
+            self.session.work,
+            self.left_s(),
+            self.options.smoke,
+            self.session.note,
+        )
+        found, cut_off = stage(asked)
+        self.session.results[name] = found
+        wrong_ones = [each for each in found if each["best_us"] is None]
+        gains = ", ".join(f"{each['variant']} {each['bucket']} {each['gain']:+.1%}" for each in found)
+        return (FAILED if wrong_ones else CUT_OFF if cut_off else OK), gains
+
     def traces(self) -> tuple[str, str]:
         """Write the traces of what has passed, and the report."""
         done = {each["name"]: each["status"] for each in self.session.stages}
@@ -353,7 +381,7 @@ class _Stages:
             "## Writes, worst",
             report.writes(lines),
         ]
-        for name in ("determinism", "interchange"):
+        for name in ("determinism", "interchange", "tune", "space"):
             rows = results.get(name) or []
             if rows:
                 shown = [key for key in rows[0] if key != "failures"]
@@ -396,7 +424,9 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path, Path | None]:
     parser.add_argument("--device", help="device to validate (default: KVREG_DEVICE, else the card)")
     parser.add_argument("--interpreter", action="store_true", help="take Triton's interpreter instead of a card")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, to try the path")
-    parser.add_argument("--stages", default=",".join(STAGES), help="comma-separated (default: all)")
+    parser.add_argument(
+        "--stages", default=",".join(USUAL), help=f"comma-separated (default: all but {', '.join(EXTRA)})"
+    )
     parser.add_argument("--head-size", type=int, action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--limit-s", type=float, help="stop cleanly before so many seconds have passed")
     parser.add_argument("--resume", type=Path, help="archive or folder of an earlier call to go on from")

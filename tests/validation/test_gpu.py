@@ -50,7 +50,12 @@ def test_every_stage_runs_and_one_archive_is_left(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     document, names, report = results(tmp_path / "gpu-results" / NAME)
     found = statuses(document)
-    assert {name for name, status in found.items() if status == "skipped"} == {"compile", "interchange"}
+    assert {name for name, status in found.items() if status == "skipped"} == {
+        "compile",
+        "interchange",
+        "tune",
+        "space",
+    }
     assert set(found.values()) == {"ok", "skipped"}
     assert {each["status"] for each in document["verdicts"]} == {"passed"}
     assert "## Attention, worst e" in report
@@ -114,3 +119,19 @@ def test_the_script_runs_from_the_checkout_without_any_path_set(tmp_path: Path) 
 
     assert done.returncode == 0, done.stderr
     assert "stage probe: ok" in done.stdout
+
+
+def test_the_tuner_s_stages_leave_winners_races_and_a_recorded_space(tmp_path: Path) -> None:
+    first = gpu(tmp_path, "--stages", "tune", "--out", "first", "--work", "one")
+    second = gpu(tmp_path, "--stages", "tune,space", "--resume", "first", "--out", "second", "--work", "two")
+
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert second.returncode == 0, second.stdout + second.stderr
+    before, _, _ = results(tmp_path / "first" / NAME)
+    after, names, _ = results(tmp_path / "second" / NAME)
+    (result,) = before["tune"]
+    assert (result["bucket"], result["races"]) == ("t64", 2)
+    assert result["same_winner"] in (1, 2)
+    assert after["tune"] == before["tune"]  # resumed from the journal in the archive: nothing was measured again
+    assert after["space"][0]["config"] == result["config"]
+    assert {"tune/journal.sqlite", "tune/cpu-int4.jsonl.gz", "tuned/cpu.yaml"} <= set(names)

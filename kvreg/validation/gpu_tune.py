@@ -1,0 +1,162 @@
+"""The stages `tune` and `space` of `ci/gpu`: what the tuner shows on a card, for int4 decode at head 128, group 4.
+
+`tune`: a normal run over three buckets, its finalists raced ten times. `space`: every config of the same space,
+recorded for replays. Both go on from the journal in the work folder, which the archive carries.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvreg.core.buckets import Bucket
+from kvreg.core.devices import folder_name
+from kvreg.core.modes import Mode
+from kvreg.core.requests import Op
+from kvreg.validation.machine import Machine
+from kvreg_tuning import planning, recording, search
+from kvreg_tuning.campaign import Campaign
+from kvreg_tuning.effort import EFFORTS, Effort, Strategy
+from kvreg_tuning.journal import Journal
+from kvreg_tuning.outcomes import MEANING, Trial
+from kvreg_tuning.runner import WorkerRunner
+from kvreg_tuning.session import Verdict
+from kvreg_tuning.spaces import Space
+from kvreg_tuning.subjects import Subject, text_of
+from kvreg_tuning.workloads import Workload, find
+
+RACES = 10
+HEAD_SIZE, GROUP, KV_HEADS = 128, 4, 8
+SAVE_S = 15.0
+"""Kept of the time that is left for the last race and for writing."""
+
+SMOKE = Workload("smoke", {Op.WRITE: (Bucket(64, 0),)})
+"""On the cpu a decode has nothing to tune, so the path is tried with a write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a stage is to do."""
+
+    machine: Machine
+    versions: Mapping[str, str | None]
+    work: Path
+    """Folder of the journal, the tuned file and the recording."""
+    left_s: float
+    smoke: bool
+    note: Callable[[str], None]
+
+
+def tune(asked: Asked) -> tuple[list[dict[str, Any]], bool]:
+    """Run the search and the races; returns a result for each bucket, and whether the time ended it."""
+    effort = EFFORTS["quick" if asked.smoke else "normal"]
+    strategy: Strategy = effort.strategy if search.installed(effort.strategy) else "random"
+    campaign = _run(asked, effort, strategy, 2 if asked.smoke else RACES)
+    return _results(campaign), any(each.cut_off for each in campaign.verdicts)
+
+
+def space(asked: Asked) -> tuple[list[dict[str, Any]], bool]:
+    """Try every config and write the recording; returns as `tune` does."""
+    campaign = _run(asked, EFFORTS["quick" if asked.smoke else "full"], "exhaustive", 1)
+    with Journal(_journal(asked)) as journal:
+        path = asked.work / "tune" / f"{folder_name(campaign.device.key)}-int4.jsonl.gz"
+        count = recording.write(path, campaign.device.key, campaign.versions, campaign.spaces, journal)
+    asked.note(f"{count} trials recorded in {path.name}")
+    return _results(campaign), any(each.cut_off for each in campaign.verdicts)
+
+
+def _run(asked: Asked, effort: Effort, strategy: Strategy, races: int) -> Campaign:
+    device = asked.machine.device
+    spaces = _spaces(asked)
+    target = asked.work / "tuned" / f"{folder_name(device.key)}.yaml"
+    versions = {
+        name: str(asked.versions[name]) for name in ("triton", "torch", "driver", "card") if asked.versions.get(name)
+    }
+    runner = WorkerRunner(asked.machine.place, environment=asked.machine.environment, jobs=os.cpu_count() or 1)
+    with Journal(_journal(asked)) as journal, runner:
+        campaign = Campaign(
+            device,
+            spaces,
+            runner,
+            journal,
+            versions,
+            lambda space: target,
+            effort,
+            strategy,
+            Noted(asked.note),
+            budget_s=None if asked.left_s == float("inf") else max(1.0, asked.left_s - SAVE_S),
+            repeats=races,
+        )
+        campaign.run()
+    return campaign
+
+
+def _spaces(asked: Asked) -> tuple[Space, ...]:
+    op = Op.WRITE if asked.smoke else Op.DECODE
+    workload = SMOKE if asked.smoke else find("chat")
+    shapes = tuple(planning.plain_shapes((HEAD_SIZE,), GROUP, KV_HEADS, "bf16", ("causal",), workload))
+    return planning.spaces_of(asked.machine.device, shapes, modes=[Mode.INT4_PER_TOKEN_HEAD], ops=[op])
+
+
+def _journal(asked: Asked) -> Path:
+    return asked.work / "tune" / "journal.sqlite"
+
+
+def _results(campaign: Campaign) -> list[dict[str, Any]]:
+    return [_result(campaign, verdict) for verdict in campaign.verdicts]
+
+
+def _result(campaign: Campaign, verdict: Verdict) -> dict[str, Any]:
+    winner, decision = verdict.winner, verdict.decision
+    again = [each for each in campaign.repeated if (each.subject, each.bucket) == (verdict.subject, verdict.bucket)]
+    same = [each for each in again if each.winner is not None and winner is not None and each.winner == winner]
+    standing = decision.of(decision.winner) if decision is not None else None
+    return {
+        "variant": verdict.subject.variant,
+        "bucket": str(verdict.bucket),
+        "effort": campaign.effort.name,
+        "default_us": verdict.default.us,
+        "best_us": None if standing is None else standing.us,
+        "gain": verdict.improvement,
+        "tie": None if decision is None else decision.tie,
+        "config": None if winner is None else text_of(winner.config),
+        "races": 1 + len(again),
+        "same_winner": 1 + len(same),
+        "trials": dict(verdict.counts),
+        "cut_off": verdict.cut_off,
+    }
+
+
+class Noted:
+    """A view that writes what matters into the log of the session."""
+
+    EVERY_S = 20.0
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.note = note
+        self._done = self._known = 0
+        self._shown = time.monotonic()
+
+    def begin(self, subject: Subject, buckets: Sequence[Bucket], planned: int | None, pruned: int) -> None:
+        """Note the subject."""
+        self._done = self._known = 0
+        where = ", ".join(map(str, buckets))
+        self.note(f"tune: {subject} in {where}: {planned} configs beside the default, {pruned} pruned")
+
+    def trial(self, trial: Trial, known: bool) -> None:
+        """Count a trial, note one that failed, and now and then how far it is."""
+        self._done += 1
+        self._known += known
+        if trial.us is None and not known:
+            self.note(f"tune: {trial.bucket}: {MEANING[trial.result]}: {text_of(trial.config)}: {trial.reason}")
+        if time.monotonic() - self._shown > self.EVERY_S:
+            self._shown = time.monotonic()
+            self.note(f"tune: {self._done} trials, {self._known} of them known")
+
+    def race(self, bucket: Bucket, contestants: int) -> None:
+        """Note a race."""
+        self.note(f"tune: {bucket}: {contestants - 1} finalists against the default")
