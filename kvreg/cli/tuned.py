@@ -115,12 +115,18 @@ def show(
 
 @tuned.command()
 @click.option("--strict", is_flag=True, help="An entry made with other versions is a finding too.")
+@click.option(
+    "--compile",
+    "compiles",
+    is_flag=True,
+    help="Compile what another Triton was tuned with, and find what no longer fits its card; needs torch and Triton.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def check(strict: bool, as_json: bool) -> int:
+def check(strict: bool, compiles: bool, as_json: bool) -> int:
     """Check every tuned file: what cannot be read, what is never used and why, each with its remedy.
 
     Ends with 4 when there is a finding. An entry made with another Triton, torch or driver is used all the same, so it
-    is one with --strict only.
+    is one with --strict only; --compile says whether it still fits, a second or two each.
     """
     from kvreg.cli import tuned_documents, tuned_view
     from kvreg_tuning.checking import findings
@@ -128,6 +134,10 @@ def check(strict: bool, as_json: bool) -> int:
 
     stock = Stock.open()
     found = list(findings(stock))
+    if compiles:
+        from kvreg.validation.tuned_resources import misfits, of_another_triton  # imports torch
+
+        found += misfits(stock, of_another_triton(stock), environment.read().home)
     if as_json:
         render.document(tuned_documents.checked(stock, found))
     else:

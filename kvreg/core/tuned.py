@@ -106,6 +106,11 @@ class Shelf:
     """How the file names the device, and by which rule that is its key; None where it states the key."""
 
 
+def command_of(entry: Entry, device: Device) -> str:
+    """Return the command that tunes an entry's shape and bucket on a device."""
+    return command(device.key, entry.mode, entry.op, entry.head_size, entry.group, entry.bucket, entry.dtype)
+
+
 @dataclass(frozen=True, slots=True)
 class Remark:
     """What is to be said of an entry: why it is not used, or what a user of it should know."""
@@ -181,7 +186,7 @@ def refusal(entry: Entry, shelf: Shelf, device: Device, kernel_hash: str, defaul
 
     `default`: the variant's own launch parameters, all of which the launcher reads.
     """
-    again = f"`{_again(entry, device)}`"
+    again = f"`{command_of(entry, device)}`"
     if shelf.device not in (device.key, device.parent):
         return Remark(
             "tuned_device", f"belongs to {shelf.device}: not used on {device.key}", f"{again} tunes this one"
@@ -212,10 +217,6 @@ def reservations(entry: Entry, shelf: Shelf, device: Device, versions: Mapping[s
     for name in SOFT:
         tuned_with, here = entry.environment.get(name), versions.get(name)
         if tuned_with and here and tuned_with != here:
-            again = f"`{_again(entry, device)}`"
+            again = f"`{command_of(entry, device)}`"
             problem = f"was tuned with {name} {tuned_with}, here is {here}"
             yield Remark("tuned_versions", problem, f"{again} measures it here")
-
-
-def _again(entry: Entry, device: Device) -> str:
-    return command(device.key, entry.mode, entry.op, entry.head_size, entry.group, entry.bucket, entry.dtype)

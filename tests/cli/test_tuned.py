@@ -388,3 +388,25 @@ def test_explain_says_so_for_each_group_of_a_models_layers(kvreg, tune, tmp_path
     assert f"{INT4}: nothing tuned" in text
     (group,) = document["groups"]
     assert [note["code"] for note in group["results"][0]["notes"]].count("tuned_miss") == 3
+
+
+def test_an_entry_of_another_triton_is_compiled_on_demand_to_see_whether_it_fits(kvreg, tune, cuda):
+    pytest.importorskip("triton")
+    (variant,) = [each for each in cuda.variants() if str(each.id) == "triton-none-write@1"]
+    entry = {
+        "variant": str(variant.id),
+        "op": "write",
+        "mode": "none",
+        "bucket": "t32",
+        "config": {"rows": 8, "num_warps": 2, "num_stages": 1},
+        "kernel_hash": kernel_hash(variant),
+    }
+    tune("h200", entry, {**entry, "bucket": "t64", "config": {**entry["config"], "num_warps": 3}})
+
+    answer = kvreg("tuned", "check", "--compile", "--json", environment={"TRITON_INTERPRET": "0"})
+
+    assert answer.code == 4
+    (found,) = answer.document["findings"]
+    assert found["kind"] == "resources"
+    assert "t64: compiled here: " in found["problem"]
+    assert found["problem"].endswith("num_warps must be a power of 2")

@@ -11,7 +11,9 @@ from kvreg.core.shipping import digest, sources
 from kvreg.core.tuned import file_name
 from kvreg_tuning.stock import Item, State, Stock
 
-Kind = Literal["broken", "misplaced", "device", "variant", "stale", "memory", "parameters", "edited", "versions"]
+Kind = Literal[
+    "broken", "misplaced", "device", "variant", "stale", "memory", "parameters", "edited", "versions", "resources"
+]
 
 _KINDS: Mapping[State, Kind] = {
     "stale": "stale",

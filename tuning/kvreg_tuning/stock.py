@@ -145,6 +145,10 @@ class Stock:
             if place.is_read and (not devices or place.device in devices)
         ]
 
+    def offered(self, device: Device, variant: str) -> tuple[Backend, Variant]:
+        """Return a variant of a device's platform and the backend that offers it; raises KeyError for none."""
+        return self._variants[device.platform, variant]
+
     def variants(self, device: Device, mode: Mode, op: Op) -> list[Variant]:
         """Return the variants that a device's platform offers for an op of a mode."""
         return [
