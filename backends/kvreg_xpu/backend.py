@@ -11,18 +11,21 @@ from kvreg.core.devices import Device
 from kvreg.core.options import Option, faults
 from kvreg.core.requests import Request
 from kvreg.core.variants import Variant
+from kvreg_xpu.differences import GRF_MOST_WARPS, GRF_WORDS, PLAIN_SUB_GROUP, SUB_GROUP, grf_mode
+
+COMPILED_BY = "3.3"
+"""The release whose words the options are; kvreg_xpu.toolchain pins it."""
 
 OPTIONS = {
-    "num_warps": Option(values=(1, 2, 4, 8, 16, 32, 64)),  # at most max_num_sub_groups
-    "num_stages": Option(least=1, most=8),  # prefetch distance of 2D block loads
-    "threads_per_warp": Option(values=(16, 32)),  # triton-xpu 3.3; with DPAS the compiler makes it 16
-    "grf_mode": Option(values=("default", "small", "large", "auto")),  # 3.3 ignores any other word, "256" as well
+    "num_warps": Option(values=(1, 2, 4, 8, 16, 32, 64)),
+    "num_stages": Option(least=1, most=8),
+    "threads_per_warp": Option(values=(SUB_GROUP, PLAIN_SUB_GROUP)),
+    "grf_mode": Option(values=("default", "auto", *GRF_WORDS[COMPILED_BY].values())),
     "generate_native_code": Option(values=(True, False)),
     "enable_fp_fusion": Option(values=(True, False)),
 }
-"""Launch options of XPUOptions in triton-xpu 3.3.0b1."""
+"""Launch options of XPUOptions in triton-xpu 3.3.0b1; kvreg_xpu.differences says what they mean."""
 
-_LARGE_GRF_MOST_WARPS = 32
 
 KNOBS = {
     "num_warps": (1, 2, 4, 8, 16, 32),
@@ -45,9 +48,12 @@ class Xpu(FolderBackend):
 
     def variants(self) -> Sequence[Variant]:
         """Return the portable Triton variants."""
-        from kvreg_triton.variants import shared  # commands that only list devices do without
+        # Commands that only list devices do without.
+        from kvreg_triton.defaults import FILE, Defaults
+        from kvreg_triton.variants import shared
+        from kvreg_xpu.configs import candidates
 
-        return shared(self.platform)
+        return shared(self.platform, Defaults(candidates, self.device_file.with_name(FILE)))
 
     def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
         """Return the variant's block sizes, and of KNOBS those options that its launcher passes on."""
@@ -64,10 +70,16 @@ class Xpu(FolderBackend):
     def validate_options(self, options: Mapping[str, Any]) -> Sequence[str]:
         """Return one line for each option that triton-xpu would drop or refuse."""
         lines = list(faults(options, OPTIONS))
-        warps = options.get("num_warps")
-        if options.get("grf_mode") == "large" and isinstance(warps, int) and warps > _LARGE_GRF_MOST_WARPS:
+        warps, mode = options.get("num_warps"), options.get("grf_mode")
+        later = {word: registers for registers, word in GRF_WORDS["3.8"].items()}
+        if mode in later:
+            word = grf_mode(later[mode], COMPILED_BY)
+            lines = [
+                line if not line.startswith("grf_mode:") else f"{line}: {word} is its name here" for line in lines
+            ]
+        if mode == grf_mode(256, COMPILED_BY) and isinstance(warps, int) and warps > GRF_MOST_WARPS:
             lines.append(
-                f"num_warps: required at most {_LARGE_GRF_MOST_WARPS} with grf_mode=large, found {warps};"
+                f"num_warps: required at most {GRF_MOST_WARPS} with grf_mode={mode}, found {warps};"
                 " take fewer warps or grf_mode=default"
             )
         return tuple(lines)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 ALLOWABLE = (Tier.INTERPRETED,)
 """Tiers that `--allow` can add to measured and compiled."""
 
-COMPILABLE = ("cuda", "rocm")
-"""Platforms that the Triton of every installation compiles for without a card."""
+COMPILABLE = ("cuda", "rocm", "xpu")
+"""Platforms that can be compiled for without a card; `kvreg toolchain check` says with what."""
 
 
 @dataclass(frozen=True, slots=True)

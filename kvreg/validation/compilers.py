@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kvreg.core import environments, installed
 from kvreg.core.devices import Device
-from kvreg.core.errors import DeviceUnavailable, wrong
+from kvreg.core.errors import ToolchainUnavailable, wrong
 from kvreg.core.supported import PACKAGES
 from kvreg_triton.cross.compilations import Compiler
 from kvreg_triton.cross.specializations import Specialization, Target, target_of
@@ -69,10 +69,13 @@ def tried(found: Sequence[Compilable], devices: Sequence[Device], home: Path, jo
     by_arch = {each.arch: each for each in devices if each.is_arch}
     open_ones = [one for one in found if one.state == "ok" and one.target in by_arch]
     yield from (one for one in found if one not in open_ones)
-    for platforms in (("cuda", "rocm"), ("xpu",)):
-        some = [one for one in open_ones if one.platform in platforms]
-        targets = [_target(by_arch[one.target]) for one in some]
-        for index, result in _compiler(platforms, home, jobs).run([plain_write(target) for target in targets]):
+    for own in (False, True):  # Intel's compiler is a program of its own
+        some = [one for one in open_ones if (one.platform == "xpu") is own]
+        if not some:
+            continue
+        compiled_by = [compiler_of(by_arch[one.target], home) for one in some]
+        compiler = replace(compiled_by[0][0], jobs=jobs, timeout_s=TRY_TIMEOUT_S)
+        for index, result in compiler.run([plain_write(target) for _, target in compiled_by]):
             if result.status == "ok":
                 yield some[index]
             else:
@@ -85,7 +88,7 @@ def tried(found: Sequence[Compilable], devices: Sequence[Device], home: Path, jo
 
 
 def compiler_of(device: Device, home: Path) -> tuple[Compiler, Target]:
-    """Return the compiler of a device's platform and its target; raises DeviceUnavailable where it is absent."""
+    """Return the compiler of a device's platform and its target; raises ToolchainUnavailable where it is absent."""
     if device.platform == "xpu":
         place = environments.place(home, RECIPE.name)
         found = environments.find(place, RECIPE)
@@ -99,9 +102,9 @@ def compiler_of(device: Device, home: Path) -> tuple[Compiler, Target]:
     return Compiler(triton=version), target_of(device)
 
 
-def _absent(device: Device, compiler: str, remedy: str) -> DeviceUnavailable:
-    return DeviceUnavailable(
-        wrong(f"compile for {device.key}", required=compiler, found="none installed", remedy=remedy)
+def _absent(device: Device, compiler: str, remedy: str) -> ToolchainUnavailable:
+    return ToolchainUnavailable(
+        wrong(f"compile for {device.key}", required=compiler, found="none installed", remedy=f"run `{remedy}`")
     )
 
 
@@ -122,20 +125,6 @@ def plain_write(target: Target) -> Specialization:
         options={"num_warps": 2, "num_stages": 1, "enable_fp_fusion": True},
         target=target,
     )
-
-
-def _compiler(platforms: Sequence[str], home: Path, jobs: int) -> Compiler:
-    if "xpu" not in platforms:
-        return Compiler(source="", jobs=jobs, timeout_s=TRY_TIMEOUT_S)
-    environment = environments.find(environments.place(home, RECIPE.name), RECIPE)
-    python = str(environment.interpreter) if environment else ""
-    return Compiler(source="", jobs=jobs, timeout_s=TRY_TIMEOUT_S, python=python, triton=RECIPE.version, child=CHILD)
-
-
-def _target(device: Device) -> Target:
-    if device.platform == "xpu":
-        return xpu_target(device)
-    return target_of(device)
 
 
 def _triton(arch: str, platform: str) -> Compilable:

@@ -229,9 +229,10 @@ def _last_words(errors: bytes) -> str:
 
 
 def _pass_error(errors: bytes) -> str:
-    """Return what a compiler pass printed: Triton itself only says that its pass manager failed."""
+    """Return what a compiler pass printed, its layouts cut: Triton itself only says that its pass manager failed."""
     found = re.search(rb"^\S+?:\d+:\d+: error: (.*)$", errors, re.MULTILINE)
-    return f"; {found[1].decode(errors='replace')}" if found else ""
+    said = re.sub(r"(#\w+\.\w+<)\{[^}]*\}(>)", r"\1...\2", found[1].decode(errors="replace")) if found else ""
+    return f"; {said}" if said else ""
 
 
 def _one_line(text: str) -> str:
