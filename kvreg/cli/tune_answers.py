@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kvreg.cli import render
+from kvreg.cli import contribution, render
 from kvreg.cli.tune_view import changed, outcomes
 from kvreg.core.errors import GateFailed, NoImprovement
 from kvreg_tuning.subjects import limit_us, text_of
@@ -131,6 +131,8 @@ def _text(campaign: Campaign) -> None:
         render.line(f"written to {merge.path}")
     render.line()
     render.line(f"kvreg tune report --device {campaign.device.key}")
+    if campaign.merges and campaign.recorded is None:
+        contribution.show(contribution.of_tuning(campaign))
 
 
 def _row(campaign: Campaign, verdict: Verdict) -> tuple[object, ...]:

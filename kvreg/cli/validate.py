@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvreg.cli import cross, progress, render
+from kvreg.cli import contribution, cross, progress, render
 from kvreg.cli.asked import chosen, no_cells, require_known, require_writable
 from kvreg.cli.once import Command
 from kvreg.core import environment
@@ -192,6 +192,7 @@ def _answer(run: Run, verdicts: Sequence[Verdict], as_json: bool) -> None:
     from kvreg.validation.records import summary
 
     rows = [(each, summary(each.lines)) for each in verdicts]
+    request = contribution.of_validation(run, rows)
     if as_json:
         render.document(
             {
@@ -200,6 +201,9 @@ def _answer(run: Run, verdicts: Sequence[Verdict], as_json: bool) -> None:
                 "numerics": run.machine.numerics,
                 "versions": dict(run.versions),
                 "results": [_document(each, found) for each, found in rows],
+                "pull_request": request.to_json()
+                if (request := contribution.of_validation(run, rows)) is not None
+                else None,
             }
         )
         return
@@ -234,6 +238,8 @@ def _answer(run: Run, verdicts: Sequence[Verdict], as_json: bool) -> None:
     if written:
         render.line(f"{len(written)} traces in {_common(written)}")
         render.line(f"kvreg evidence show {written[0].trace_id}")
+        if run.machine.numerics == "device":
+            contribution.show(request)
     else:
         render.line("no trace was written")
 
