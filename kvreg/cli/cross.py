@@ -42,6 +42,8 @@ class Asked:
 
 def run(asked: Asked, settings: Environment) -> int:
     """Compile for each device's arch, record what is sound, and answer; 3 when the figures refuse something."""
+    # A shell may have turned the interpreter on, under which nothing is compiled; the numerics' workers turn it on.
+    os.environ["TRITON_INTERPRET"] = "0"
     devices = {(found := _arch(name)).key: found for name in asked.devices or _default(settings)}
     with progress.view() as view:
         answers = [(device, *_one(asked, settings, device, view)) for device in devices.values()]

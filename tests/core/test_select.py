@@ -262,6 +262,57 @@ def test_compiled_evidence_names_the_card_that_measured_the_same_kernel(workshop
     assert result.ops[Op.DECODE].accuracy == "exact as on alpha"
 
 
+CROSS = {"numerics": "interpreter", "build": "cross", "speed": "none", "timings": []}
+"""Evidence as a compilation without the card leaves it."""
+
+
+def test_one_compilation_serves_every_card_of_the_arch(workshop):
+    workshop.validate("arch:toy_1", **CROSS)
+
+    results = [workshop.ask(card, INT4, 96).result for card in ("alpha", "beta", "arch:toy_1")]
+
+    assert [result.tier for result in results] == [Tier.COMPILED] * 3
+    assert all("never_run" in note_codes(result) for result in results)
+    assert results[0].ops[Op.DECODE].evidence.resources["registers"] == 64
+
+
+def test_a_build_that_the_compilers_figures_refuse_says_so_with_both_numbers(workshop):
+    over = {"code": "shared_memory", "field": "attend, shared memory"}
+    over |= {"required": "at most 65536 bytes on toy_1", "found": "131072 bytes"}
+    workshop.validate("arch:toy_1", **{**CROSS, "numerics": "none"}, refusals=[over])
+
+    result = workshop.ask("alpha", INT4, 96).results[0]
+
+    assert result.verdict == "refused"
+    assert codes(result) == {"shared_memory"}
+    assert "required at most 65536 bytes on toy_1, found 131072 bytes" in result.reason
+    assert "`kvreg evidence show arch_toy_1-int4" in result.reason
+
+
+def test_a_measurement_on_the_card_overrules_what_a_compiler_refused(workshop):
+    spills = {"code": "spills", "field": "spills", "required": "at most 64 bytes", "found": "144 bytes"}
+    workshop.validate("arch:toy_1", **{**CROSS, "numerics": "none"}, refusals=[spills])
+    workshop.validate("alpha")
+
+    assert workshop.ask("alpha", INT4, 96).result.tier is Tier.MEASURED
+
+
+def test_a_compilation_counts_for_the_launch_parameters_that_were_compiled(workshop):
+    """A group of 64 takes other blocks than the one of 4 that was compiled: nobody knows whether they fit."""
+    by_group = [
+        replace(variant, default_config=lambda device, request: {"tile": 32 if request.group <= 16 else 128})
+        for variant in workshop.offered
+    ]
+    workshop.offered = tuple(by_group)
+    workshop.validate("arch:toy_1", **CROSS)
+
+    assert workshop.ask("alpha", INT4, 96).result.tier is Tier.COMPILED
+    refused = workshop.ask("alpha", INT4, 96, q_heads=64, kv_heads=1).results[0]
+
+    assert codes(refused) == {"config_evidence"}
+    assert "required tile 32 as compiled, found tile 128 for a group of 64" in refused.reason
+
+
 def test_a_modes_tier_is_its_weakest_ops(workshop):
     workshop.validate("alpha")
     write = next(v for v in workshop.offered if v.op is Op.WRITE and v.mode is Mode.INT4_PER_TOKEN_HEAD)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from kvreg.core.devices import Device
+from kvreg.core.errors import UsageError, wrong
 from kvreg.core.formats import E4M3FN, fp8_type
 from kvreg.core.layouts import DEFAULT
 from kvreg.core.modes import Mode
@@ -28,6 +29,7 @@ from kvreg.core.variants import Variant
 from kvreg.runtime.launchers import AttendCall, CacheView, SplitPlan, load
 from kvreg.testing import caches
 from kvreg_triton.cross.specializations import Specialization, Target, recording, target_of
+from kvreg_triton.launch import INTERPRETED
 
 WIDE_BYTES = 1 << 31
 """The storage from which Triton's AMD backend gives up 32-bit offsets: it looks for at most 2**31 - 1."""
@@ -54,7 +56,14 @@ class Launch:
 def launches(
     variant: Variant, device: Device, request: Request, config: Mapping[str, int], target: Target | None = None
 ) -> tuple[Launch, ...]:
-    """Return every launch that `variant` makes for `request` with `config`, none compiled and none made."""
+    """Return every launch that `variant` makes for `request` with `config`, none compiled and none made.
+
+    Raises UsageError in a process whose kernels the interpreter runs: those are never compiled.
+    """
+    if INTERPRETED:
+        raise UsageError(
+            wrong("TRITON_INTERPRET", required="0 where kernels are compiled", found="1", remedy="unset it")
+        )
     target = target_of(device) if target is None else target
     found: dict[str, Launch] = {}
     for wide in (False, True):
