@@ -34,7 +34,9 @@ def texts(root):
 
 
 @pytest.mark.parametrize(
-    ("what", "pattern"), [("work left open", UNFINISHED), ("a machine's path", MACHINE_PATH), ("a host", PACKAGE_HOST)]
+    ("what", "pattern"),
+    [("work left open", UNFINISHED), ("a machine's path", MACHINE_PATH), ("a host", PACKAGE_HOST)],
+    ids=["work left open", "a path", "a host"],
 )
 def test_no_file_holds(what, pattern, texts):
     hits = [
