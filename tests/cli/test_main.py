@@ -195,11 +195,11 @@ def test_a_disk_that_is_full_is_one_line_and_no_defect(arguments: tuple[str, ...
 
 @pytest.mark.parametrize("number", ["ENOSPC", "EACCES", "EROFS"])
 def test_a_file_that_cannot_be_written_is_one_line_and_no_defect(kvreg: Run, number: str) -> None:
-    raised = f'OSError(__import__("errno").{number}, "no such luck", "/home/file")'
+    raised = f'OSError(__import__("errno").{number}, "no such luck", "/elsewhere/file")'
     answer = kvreg("devices", before=BROKEN.replace('ZeroDivisionError("two\\nlines")', raised))
 
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith("kvreg: /home/file: required to be read or written, found no such luck; ")
+    assert answer.err.startswith("kvreg: /elsewhere/file: required to be read or written, found no such luck; ")
 
 
 @pytest.mark.parametrize("json_too", [(), ("--json",)])
