@@ -40,7 +40,7 @@ class Cache:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self._unkept: dict[str, Mapping[str, Payload]] = {}
+        self._unkept: dict[tuple[str, str, str], tuple[list[list[Any]], Mapping[str, Payload]]] = {}
 
     def part(
         self,
@@ -68,13 +68,13 @@ class Cache:
             if isinstance(known, list) and part not in known:
                 return None
         # What no disk keeps is kept here, for one set of sources has many parts.
-        key = json.dumps([kind, name, stamps])
-        built = self._unkept.get(key)
-        if built is None:
+        key = kind, name, stamps[0][0]
+        known_stamps, built = self._unkept.get(key, ([], {}))
+        if known_stamps != stamps:
             built = build()
             settled = all(each[2] < began - _RACY_NS for each in stamps)
             if settled and (place is None or not self._store(place, kind, built, stamps)):
-                self._unkept[key] = built
+                self._unkept[key] = stamps, built
         return sorted(built) if part == PARTS else built.get(part)
 
     def _place(self, kind: str, name: str, sources: Sequence[Path]) -> Path | None:

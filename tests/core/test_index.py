@@ -233,6 +233,23 @@ def test_select_reads_only_the_head_sizes_shard_of_a_large_tuned_file(workshop, 
     assert max(sizes) < whole / 20
 
 
+def test_an_index_that_no_disk_keeps_reads_a_tuned_file_once_until_it_changes(workshop, counted):
+    workshop.validate("alpha")
+    workshop.tune("alpha", {"config": {"tile": 77}})
+    age(workshop.folder, workshop.source.parent)
+    index = Index([workshop.backend], None, shipped=None)
+
+    first = workshop.ask("alpha", None, 96, index=index)
+    workshop.tune("alpha", {"config": {"tile": 78}, "bucket": "b32-c8192", "date": "2026-11-30T11:00:00Z"})
+    age(workshop.folder)
+    second = workshop.ask("alpha", None, 96, index=index)
+
+    tiles = [
+        each.ops["decode"].config["tile"] for answer in (first, second) for each in answer.results if each.mode == INT4
+    ]
+    assert (tiles, counted.taken().count("tuned")) == ([77, 78], 2)
+
+
 @pytest.fixture
 def shipped(workshop, tmp_path):
     """The index that a wheel of the workshop would carry."""
