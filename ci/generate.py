@@ -77,6 +77,7 @@ def run(command: list[str]) -> str:
 PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "coverage": ("docs/coverage.md", module("kvreg.cli.coverage_pages", "markdown")),
     "coverage-html": ("docs/coverage.html", module("kvreg.cli.coverage_pages", "html")),
+    "compiled": ("docs/compiled.md", module("kvreg.cli.compiled_page")),
     "cli": ("docs/cli.md", module("kvreg.cli.reference")),
     "gate-mutants": ("docs/gate-mutants.md", module("kvreg.gate.mutants")),
     "readme": ("README.md", readme),

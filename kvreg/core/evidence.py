@@ -14,6 +14,11 @@ Build = Literal["device", "cross", "none"]
 Speed = Literal["measured", "estimated", "none"]
 
 
+MOST_SPILL_BYTES = 64
+"""Bytes of registers that a thread may spill: a handful of addresses at a loop's edge, not its accumulators. More is
+taken only where all launch parameters spill, and is said."""
+
+
 class Tier(StrEnum):
     """Strength of evidence, the strongest first."""
 

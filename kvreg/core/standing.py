@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvreg.core.decisions import Reason
 from kvreg.core.devices import Device
-from kvreg.core.evidence import Evidence, Tier
+from kvreg.core.evidence import MOST_SPILL_BYTES, Evidence, Tier
 from kvreg.core.index import Recorded
 from kvreg.core.requests import Request, concerns
 from kvreg.core.selections import Note
@@ -203,6 +203,10 @@ def _notes(evidence: Evidence, device: Device) -> Iterable[Note]:
             "never_run",
             f"compiled for {evidence.arch} by Triton {triton}, never run there; numerics by the interpreter, no speed",
         )
+        spilled = evidence.resources.get("spill_bytes")
+        if spilled is not None and spilled > MOST_SPILL_BYTES:
+            text = f"{evidence.variant} spills {spilled} bytes a thread on {evidence.arch}"
+            yield Note("spills", f"{text}, the least of all launch parameters that were tried")
     elif evidence.device != device.key:
         yield Note(
             "arch_evidence",

@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvreg.core.evidence import MOST_SPILL_BYTES
 from kvreg_triton.cross.compilations import Compiled
 from kvreg_triton.cross.specializations import Specialization
 
 MOST_THREADS = 1024
 """Of a block or work-group, on every card that kvreg knows."""
-
-MOST_SPILL_BYTES = 64
-"""Bytes of registers that a thread may spill: a handful of addresses at a loop's edge, not its accumulators."""
 
 SPILLS = "spills"
 
