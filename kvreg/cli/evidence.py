@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from kvreg.cli import render, trace_view
+from kvreg.cli.evidence_check import examine
 from kvreg.cli.on_record import Broken, broken, find, sound
 from kvreg.cli.once import Group
 from kvreg.core import asking, environment, resolve
-from kvreg.core.backends import Backend
-from kvreg.core.errors import BadFile
 from kvreg.core.index import Index, Recorded
 
 if TYPE_CHECKING:
-    from kvreg.core.traces import Trace
+    pass
 
 FINDING = 4
 
@@ -109,19 +106,16 @@ def show(trace_id: str, as_json: bool) -> None:
 
 
 @evidence.command()
+@click.option("--device", help="Only this device's records. Default: every one.")
 @click.option("--strict", is_flag=True, help="A stale record is a finding too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def check(strict: bool, as_json: bool) -> int:
+def check(device: str | None, strict: bool, as_json: bool) -> int:
     """Check every record: digest, log and kernel hash.
 
     An edited record always ends with 4; a stale one (its kernel has changed since) is a warning, or 4 with --strict.
     """
-    index = Index.open()
-    checked, findings = 0, list(_changed_since_build(index))
-    for finding in _check(index):
-        checked += 1
-        if finding is not None:
-            findings.append(finding)
+    key = None if device is None else resolve.resolve(device).device.key
+    checked, findings = examine(Index.open(), key)
     edited = [each for each in findings if each.kind == "edited"]
     stale = [each for each in findings if each.kind == "stale"]
     if as_json:
@@ -135,100 +129,6 @@ def check(strict: bool, as_json: bool) -> int:
         if stale:
             render.line("kvreg validate --stale")
     return FINDING if edited or (strict and stale) else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One record that is not sound."""
-
-    kind: str
-    """edited (never evidence) or stale (its kernel has changed since)."""
-    file: Path
-    problem: str
-
-
-def _check(index: Index) -> Iterator[Finding | None]:
-    """Yield a finding or None for each trace file on disk; nothing is taken from the index."""
-    from kvreg.core.builders import ALL, kernels
-    from kvreg.core.traces import problems, read_trace
-
-    sound: dict[str, Trace] = {}
-    resting: list[tuple[Trace, Path, list[str | None]]] = []
-    current: dict[str, dict[str, dict[str, str]]] = {}
-    for backend in index.backends:
-        current[backend.name] = kernels(backend)[ALL]
-    for owner, path in _trace_files(index):
-        try:
-            trace = read_trace(path)
-        except BadFile as error:
-            yield Finding("edited", path, error.message)
-            continue
-        found = problems(trace, path)
-        if found:
-            yield Finding("edited", path, "; ".join(found))
-            continue
-        sound[trace.id] = trace
-        hashes = [current[name]["hashes"].get(trace.variant) for name in _owners(index, owner, trace)]
-        if trace.basis is not None:
-            resting.append((trace, path, hashes))  # the record that it names may come after it
-        else:
-            yield _stale(trace, path, hashes)
-    for trace, path, hashes in resting:
-        lost = _lost_basis(trace, sound)
-        yield Finding("edited", path, lost) if lost is not None else _stale(trace, path, hashes)
-
-
-def _owners(index: Index, owner: Backend | None, trace: Trace) -> list[str]:
-    """Return the backends that a trace may be of: its folder's, or every one of its platform."""
-    if owner is not None:
-        return [owner.name]
-    return [each.name for each in index.backends if each.platform == trace.platform]
-
-
-def _stale(trace: Trace, path: Path, hashes: Sequence[str | None]) -> Finding | None:
-    if trace.kernel_hash in hashes:
-        return None
-    now = next((each for each in hashes if each), None)
-    text = f"kernel {trace.kernel_hash[:8]}, now {now[:8]}" if now else f"{trace.variant} is no variant now"
-    return Finding("stale", path, text)
-
-
-def _lost_basis(trace: Trace, sound: Mapping[str, Trace]) -> str | None:
-    """Return why the numerics that a cross build names are not its own; None where they are."""
-    assert trace.basis is not None
-    found = sound.get(trace.basis.id)
-    if found is None:
-        return f"its numerics, {trace.basis.id}, are gone"
-    if (found.digest, found.kernel_hash) != (trace.basis.digest, trace.kernel_hash):
-        return f"its numerics, {trace.basis.id}, are of another run or kernel"
-    return None
-
-
-def _changed_since_build(index: Index) -> Iterator[Finding]:
-    """Yield the traces of a wheel whose bytes are not those that its index was made of."""
-    from kvreg.core.shipping import digest, sources
-
-    for backend in index.backends:
-        built = index.shipped_digests.get(backend.name)
-        if built is None:
-            continue
-        files = sources(backend)
-        for name, expected in built.items():
-            if name.startswith("evidence/") and name.endswith(".yaml"):
-                if name not in files:
-                    yield Finding("edited", backend.evidence_dir / name.removeprefix("evidence/"), "is gone")
-                elif digest(files[name]) != expected:
-                    yield Finding("edited", files[name], "is not the file that the wheel's index was made of")
-
-
-def _trace_files(index: Index) -> Iterator[tuple[Backend | None, Path]]:
-    """Yield (backend, file) of every trace; the overlay's belong to no backend's folder."""
-    if index.home is not None:
-        for path in sorted((index.home / "evidence").glob("*/*/*.yaml")):
-            yield None, path
-    for backend in index.backends:
-        for path in sorted(backend.evidence_dir.glob("*/*/*.yaml")):
-            yield backend, path
 
 
 def _summary(record: Recorded, state: str) -> dict[str, object]:
