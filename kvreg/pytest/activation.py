@@ -89,6 +89,9 @@ def _asked(config: pytest.Config, file: str) -> Asked:
         raise UsageError(
             wrong("--kvreg-report", required="a folder that is there", found=report.parent, remedy="make it first")
         )
+    if not option.kvreg_limit_s > 0:
+        found = f"{option.kvreg_limit_s:g}"
+        raise UsageError(wrong("--kvreg-limit-s", required="more than 0 seconds", found=found, remedy="raise it"))
     where = place.where(option.kvreg_platform, option.kvreg_device)
     return Asked(path, where, place.day(option.kvreg_as_of, path or config.rootpath / "any"))
 

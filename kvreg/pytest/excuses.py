@@ -23,6 +23,8 @@ from kvreg.pytest import alone
 
 EXCUSE = "kvreg"
 """Attribute of a test's report that says what was expected of it; xdist carries it, being plain values."""
+GATES = "kvreg_gates"
+"""Attribute of a test's report: whether its outcome could have been one that fails the run."""
 _EXCUSE = pytest.StashKey["Excuse"]()
 
 
@@ -32,6 +34,8 @@ class Excuse:
 
     number: int
     """Place of its entry in the list."""
+    test: str
+    """The test's id as it was collected: xdist may add a group's name to it."""
     entry: Expectation
     expired: bool
     outcome: alone.Outcome | None = None
@@ -97,7 +101,7 @@ class Excuses:
                 self.seen.undecided.update(self._numbers[id(entry)] for entry in open_here)
 
     def _excuse(self, item: pytest.Item, entry: Expectation) -> None:
-        excuse = Excuse(self._numbers[id(entry)], entry, entry.expired(self._day))
+        excuse = Excuse(self._numbers[id(entry)], item.nodeid, entry, entry.expired(self._day))
         item.stash[_EXCUSE] = excuse
         item.user_properties += properties(entry)
         if excuse.expired:
@@ -116,7 +120,7 @@ class Excuses:
         if excuse.expired:
             pytest.fail(f"expired on {excuse.entry.review_by}: {told(excuse.entry)}", pytrace=False)
         if self._alone_limit_s is not None:
-            excuse.outcome = alone.run(item.nodeid, root=item.config.rootpath, limit_s=self._alone_limit_s)
+            excuse.outcome = alone.run(excuse.test, root=item.config.rootpath, limit_s=self._alone_limit_s)
             ended = f"{excuse.outcome.result} {excuse.outcome.detail}".strip()
             raise pytest.skip.Exception(f"{told(excuse.entry)}; alone: {ended}", _use_item_location=True)
 
@@ -125,13 +129,22 @@ class Excuses:
         """Turn a flaky test's failure into a report that does not gate, and tell the record what holds."""
         report = yield
         excuse = item.stash.get(_EXCUSE, None)
+        flaky = excuse is not None and excuse.entry.expect is Expect.FLAKY and not excuse.expired
         if excuse is not None:
-            if excuse.entry.expect is Expect.FLAKY and not excuse.expired and report.failed:
+            if flaky and report.failed:
                 excuse.flaked = True
                 report.outcome = "skipped"
                 report.wasxfail = told(excuse.entry)
             setattr(report, EXCUSE, excuse.to_report())
+        lenient = hasattr(report, "wasxfail") and not _is_strict(item)
+        setattr(report, GATES, not (flaky or lenient))
         return report
+
+
+def _is_strict(item: pytest.Item) -> bool:
+    """Return whether a pass of a test that is marked xfail, by its source or by an expectation, is a failure."""
+    default = item.config.getini("xfail_strict")
+    return any(mark.kwargs.get("strict", default) for mark in item.iter_markers("xfail"))
 
 
 def told(entry: Expectation) -> str:

@@ -1,7 +1,7 @@
 """What a run has shown: the outcome of every test, the terminal's summary, the JSON report, and the verdict.
 
 A run is green only if a test was executed that could have turned it red: one that passed or failed, or a strict xfail.
-Skipped and flaky tests cannot. Where none was, the run ends with NOTHING_EXECUTED.
+Skipped and flaky tests and an xfail that may pass cannot. Where none was, the run ends with NOTHING_EXECUTED.
 
 All of it happens in the process that the user started; reports come from there or from workers alike.
 """
@@ -22,9 +22,8 @@ from kvreg.core import installed, notices
 from kvreg.core.expectations.entries import Expectation
 from kvreg.core.expectations.node_ids import file_of
 from kvreg.core.expectations.predicates import Where
-from kvreg.core.expectations.vocabulary import Expect
 from kvreg.core.shards import replace_file
-from kvreg.pytest.excuses import EXCUSE, Seen, told
+from kvreg.pytest.excuses import EXCUSE, GATES, Seen, told
 
 NOTHING_EXECUTED = int(pytest.ExitCode.TESTS_FAILED)
 """Not 5 (no test collected), which scripts often take for success, nor a number of our own, which they do not know."""
@@ -101,8 +100,7 @@ class Record:
             test.outcome, test.message = outcome, _message(report)
         test.seconds += report.duration
         test.excuse = excuse or test.excuse
-        flaky = excuse is not None and self._entries[excuse["entry"]].expect is Expect.FLAKY and not excuse["expired"]
-        test.executed |= report.when == "call" and outcome != "skipped" and not flaky
+        test.executed |= report.when == "call" and outcome != "skipped" and getattr(report, GATES, True)
         part = getattr(report, TALLY, None)
         if part is not None:
             self._audit.add(report.nodeid, part)

@@ -163,11 +163,15 @@ def test_a_run_in_which_nothing_could_fail_is_red(excepted, workers):
     assert "nothing was executed that could fail (2 flaky, 1 passed, 1 skipped)" in ran.output
 
 
-def test_a_job_in_which_every_test_skips_is_not_green(suite):
-    suite.write("test_skipping.py", "import pytest\n\n@pytest.mark.skip('no card')\ndef test_it(): pass\n")
+@pytest.mark.parametrize(("mark", "outcome"), [("skip(reason='no card')", "skipped"), ("xfail", "xfailed")])
+def test_a_job_in_which_every_test_skips_or_may_fail_is_not_green(suite, mark, outcome):
+    suite.write("test_skipping.py", f"import pytest\n\n@pytest.mark.{mark}\ndef test_it(): assert False\n")
+
+    ran = suite.run("test_skipping.py", "--kvreg-platform=cpu")
 
     assert suite.plain("test_skipping.py")[0] == 0
-    assert suite.run("test_skipping.py", "--kvreg-platform=cpu").code == 1
+    assert ran.outcomes == {"test_it": outcome}
+    assert ran.code == 1
 
 
 def test_on_a_day_before_its_date_an_entry_holds_and_strict_xfails_alone_are_green(excepted):
@@ -202,9 +206,10 @@ def test_another_device_has_other_expectations_and_the_ini_key_names_the_list(ex
             "device h200: required one of platform rocm, found cuda",
         ),
         (("--kvreg-expectations=excepted.yaml", "--kvreg-as-of=soon"), "--kvreg-as-of: required a date"),
+        (("--kvreg-report=report.json", "--kvreg-limit-s=0"), "--kvreg-limit-s: required more than 0 seconds"),
         (("--kvreg-report=none/report.json", "--kvreg-platform=cpu"), "required a folder"),
     ],
-    ids=["no file", "no list", "device", "platform", "day", "report"],
+    ids=["no file", "no list", "device", "platform", "day", "limit", "report"],
 )
 def test_wrong_options_are_one_line_and_exit_4_with_workers_too(excepted, arguments, told):
     code, output = excepted.plain(*arguments, "-n2")
