@@ -76,6 +76,9 @@ def select(
     from kvreg.ci.matrix.changes import Needs
     from kvreg.core import registry
 
+    if not (first or others):
+        # A script whose list came out empty by mistake must not skip every job.
+        raise click.UsageError("missing option '--changed'; `--changed -` reads a list, which may be empty")
     fleet, made = _made(runners, only, None, None)
     changed = _changed((*first, *others))
     choices = Needs(made.jobs, fleet, registry.backends()).of(changed)

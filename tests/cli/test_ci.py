@@ -107,6 +107,13 @@ def test_nothing_picked_is_an_empty_matrix(here, fleet):
     assert (answer.code, answer.out) == (0, '{"include": []}\n')
 
 
+def test_no_list_of_changes_is_a_usage_error_and_no_empty_matrix(here, fleet):
+    answer = here("ci", "select", "--runners", fleet(), "--format", "github")
+
+    assert (answer.code, answer.out) == (2, "")
+    assert "missing option '--changed'" in answer.err
+
+
 def test_a_workflow_with_faults_ends_with_4_and_a_line_for_each(here, fleet, tmp_path):
     workflow = tmp_path / "ci.yml"
     workflow.write_text("on: push\njobs: {a: {runs-on: ubuntu-24.4, steps: [{uses: a/b@v1}]}}\n")

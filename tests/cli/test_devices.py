@@ -161,6 +161,18 @@ devices:
 - {key: madeup9000, name: Madeup 9000, platform: madeup, arch: mu9, compute_units: 7, memory_gb: 9,
    src: {memory: [page]}}
 """
+MADE_UP = {f"madeup-none-{op}@1" for op in ("write", "decode", "prefill")}
+FLEET = """\
+schema: 1
+sources: [.]
+paths: {}
+stacks: {machine: {}}
+suites: {all: {tests: [tests]}}
+runners:
+"""
+RUNNER = """\
+- {{name: {name}, device: {device}, labels: [self-hosted], queue: q, suite: all, stacks: [machine]}}
+"""
 
 
 @pytest.fixture
@@ -216,11 +228,28 @@ def test_select_judges_the_variants_of_a_plug_in(kvreg: Run, installed: Callable
     assert answer.code == 3
     assert answer.document["device"]["key"] == "madeup9000"
     (result,) = answer.document["results"]
-    assert {one["variant"] for one in result["decisions"]} == {
-        "madeup-none-write@1",
-        "madeup-none-decode@1",
-        "madeup-none-prefill@1",
-    }
+    assert {one["variant"] for one in result["decisions"]} == MADE_UP
+
+
+def test_the_matrix_has_a_job_for_the_card_of_a_plug_in_and_misses_one_without_a_runner(
+    kvreg: Run, installed: Callable[[str], dict[str, str]], tmp_path: Path
+) -> None:
+    environment = installed(PLUGIN)
+    fleet = tmp_path / "runners.yaml"
+    runners = {"madeup": "madeup9000", "host": "cpu"}
+
+    def asked(*names: str) -> tuple[list[tuple[str, set[str]]], set[str]]:
+        fleet.write_text(FLEET + "".join(RUNNER.format(name=name, device=runners[name]) for name in names))
+        document = kvreg("ci", "matrix", "--runners", str(fleet), "--json", environment=environment).document
+        jobs = [(job["device"], set(job["variants"])) for job in document["jobs"]]
+        return jobs, {each["subject"] for each in document["findings"]}
+
+    with_card, findings = asked("madeup")
+    _, without = asked("host")
+
+    assert with_card == [("madeup9000", MADE_UP)]
+    assert not MADE_UP & findings
+    assert without >= MADE_UP
 
 
 def test_a_plug_in_s_family_is_a_valid_kvreg_backend(kvreg: Run, installed: Callable[[str], dict[str, str]]) -> None:
