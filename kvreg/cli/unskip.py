@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -133,7 +134,7 @@ def _proposal(found: Survey, tried: Sequence[Case]) -> str | None:
     text = without(found, gone) if gone else found.text
     if text is None:
         return None
-    name = str(found.file)
+    name = os.path.relpath(found.file)  # what `git apply` takes from where the command was run
     old, new = found.text.splitlines(keepends=True), text.splitlines(keepends=True)
     return "".join(difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"))
 
