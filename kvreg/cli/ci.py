@@ -94,7 +94,7 @@ def select(
 @ci.command()
 @click.argument("files", nargs=-1, required=True, type=_PATH, metavar="FILE...")
 @_RUNNERS
-@_JSON
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def check(files: tuple[Path, ...], runners: Path | None, as_json: bool) -> int:
     """Check GitHub workflows and Buildkite pipelines: labels nobody has, secrets, what is not pinned or limited."""
     from kvreg.ci.matrix import pipelines
@@ -162,20 +162,23 @@ def _table(jobs: Sequence[Job]) -> None:
     from kvreg.ci.matrix.formats import arguments
 
     render.table(
-        ("job", "device", "runner", "versions", "tests", "variants", "expectations"),
+        ("job", "device", "runner", "versions", "suite", "variants", "expectations"),
         [
             (
                 job.id,
                 f"{job.device} ({job.platform})",
                 job.labels,
                 _versions(job),
-                arguments(job),
+                job.suite,
                 len(job.variants),
                 len(job.expectations),
             )
             for job in jobs
         ],
     )
+    render.line()
+    for suite, words in dict.fromkeys((job.suite, arguments(job)) for job in jobs):
+        render.line(f"suite {suite}: pytest {words}")
 
 
 def _versions(job: Job) -> str:

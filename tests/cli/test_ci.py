@@ -50,9 +50,10 @@ def test_a_fleet_that_serves_all_ends_with_0_and_a_row_a_job(here, fleet):
 
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.splitlines()[0].split() == [
-        "job", "device", "runner", "versions", "tests", "variants", "expectations",
+        "job", "device", "runner", "versions", "suite", "variants", "expectations",
     ]  # fmt: skip
     assert "hopper  h200 (cuda)" in answer.out
+    assert answer.out.endswith("\nsuite all: pytest tests/a.py\n")
 
 
 def test_github_is_one_line_and_findings_go_beside_it(here, fleet):

@@ -53,6 +53,7 @@ class Job:
     """None, here and below: what the machine has."""
     torch: str | None
     triton: str | None
+    suite: str
     tests: tuple[str, ...]
     marker: str | None
     modules: tuple[str, ...]
@@ -139,6 +140,7 @@ def _job(
         python=stack.python,
         torch=stack.torch,
         triton=stack.triton,
+        suite=runner.suite.name,
         tests=runner.suite.tests,
         marker=runner.suite.marker,
         modules=runner.suite.modules,
