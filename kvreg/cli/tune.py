@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvreg.cli import tune_runs
 from kvreg.cli.once import Group
 from kvreg.core import asking, environment
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.requests import DTYPES, Op
 
 if TYPE_CHECKING:
-    from kvreg.cli.tune_view import Board
     from kvreg.core.devices import Device
     from kvreg.core.environment import Environment
-    from kvreg_tuning.campaign import Campaign
-    from kvreg_tuning.effort import Effort, Strategy
-    from kvreg_tuning.journal import Journal
+    from kvreg_tuning.effort import Strategy
     from kvreg_tuning.spaces import Space
     from kvreg_tuning.workloads import Shape
-
-JOURNAL = "tune/journal.sqlite"
-"""Below KVREG_HOME."""
 
 HEAD_SIZE = 128
 GROUP, KV_HEADS = 4, 8
@@ -37,7 +30,7 @@ LEVELS = ("quick", "normal", "full")
 SEARCHES = ("random", "optuna", "exhaustive")
 WORKLOAD = (
     "chat, long-context, batch-serving, one bucket (b1-c131072, t8192), or a YAML file of buckets. Default: batch 32"
-    " and context 8192, as select assumes; on cpu a few small buckets, for 100 s at most."
+    " and context 8192, as select assumes; on cpu a few small buckets of int4, for 100 s at most."
 )
 MODEL = "A Hugging Face model's folder: its head sizes, groups and longest context."
 EFFORT = "How much is tried; docs/tuning.md has the numbers."
@@ -45,23 +38,6 @@ SEARCH = "How the next config is chosen.  [default: the effort's; random where o
 REPEATS = "Race the finalists so often, to see how sure the winner is; the first race counts."
 RECORD = "Write every trial to this file (.jsonl.gz), for --simulate."
 SIMULATE = "Replay a recorded space and run nothing; needs a KVREG_HOME of its own."
-
-
-@dataclass(frozen=True, slots=True)
-class Common:
-    """What every run is told, real or replayed."""
-
-    effort: Effort
-    strategy: Strategy
-    budget_s: float | None
-    seed: int
-    repeats: int
-    home: Path
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Those of a campaign."""
-        return {name: getattr(self, name) for name in ("effort", "strategy", "budget_s", "seed", "repeats")}
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -137,171 +113,37 @@ def _tune(
 ) -> int:
     settings = environment.read()
     from kvreg_tuning import effort as efforts
-    from kvreg_tuning.planning import HOST_BUDGET_S
+    from kvreg_tuning.planning import HOST_BUDGET_S, HOST_MODE
 
     effort = efforts.EFFORTS[level]
-    common = Common(
+    common = tune_runs.Common(
         effort=effort,
-        strategy=_strategy(search, effort),
+        strategy=tune_runs.strategy(search, effort),
         budget_s=None if budget is None else efforts.seconds(budget),
         seed=seed,
         repeats=repeats,
         home=settings.home,
     )
-    _homes(settings.home, simulated=simulate is not None)
+    tune_runs.homes(settings.home, simulated=simulate is not None)
     if simulate is not None:
-        campaign, load = _replayed(simulate, common), f"recorded in {simulate.name}"
+        campaign, load = tune_runs.replayed(simulate, common), f"recorded in {simulate.name}"
     else:
         on = _device(device, settings)
         shapes, load = _shapes(on, model, head_sizes, group, kv_heads, dtype, workload)
+        if on.platform == "cpu" and workload is None and model is None:  # a first try, of what is told nothing
+            modes = modes or (() if names else (HOST_MODE,))
+            if common.budget_s is None and level != "full":
+                common = replace(common, budget_s=HOST_BUDGET_S)
         spaces = _spaces(on, shapes, modes, ops, names, settings)
-        if common.budget_s is None and level != "full" and on.platform == "cpu" and workload is None and model is None:
-            common = replace(common, budget_s=HOST_BUDGET_S)
-        files = _files(on, spaces, settings.home, target)
-        if not no_estimate and not _is_here(on):
-            return _estimated(on, spaces, files, common, jobs, load, as_json, require_improvement)
-        campaign = _measured(on, spaces, files, common, jobs, trial_timeout_s)
+        files = tune_runs.files(on, spaces, settings.home, target)
+        if not no_estimate and not tune_runs.is_here(on):
+            return tune_runs.estimated(on, spaces, files, common, jobs, load, as_json, require_improvement)
+        campaign = tune_runs.measured(on, spaces, files, common, jobs, trial_timeout_s)
     if record is not None:
-        _record(record, campaign)
+        tune_runs.record(record, campaign)
     from kvreg.cli import tune_answers
 
     return tune_answers.show(campaign, load, as_json, require_improvement)
-
-
-def _measured(
-    on: Device,
-    spaces: Sequence[Space],
-    files: Callable[[Space], Path],
-    common: Common,
-    jobs: int | None,
-    trial_timeout_s: float | None,
-) -> Campaign:
-    """Run trials on the device."""
-    from kvreg.cli import tune_view
-    from kvreg.core.devices import folder_name
-    from kvreg.validation import machine as machines
-    from kvreg_tuning.campaign import Campaign
-    from kvreg_tuning.runner import WorkerRunner
-
-    machine = machines.machine_for(on.key)
-    found = machines.versions(machine, machines.probe(machine))
-    versions = {name: str(found[name]) for name in ("triton", "torch", "driver", "card") if found[name] is not None}
-    lock = common.home / "tune" / f"{folder_name(on.key)}.lock"
-    runner = WorkerRunner(
-        machine.place,
-        environment=machine.environment,
-        jobs=jobs or os.cpu_count() or 1,
-        lock=lock,
-        trial_timeout_s=trial_timeout_s,
-    )
-    with _journal(common.home) as journal, runner, tune_view.view(_board(on, common)) as view:
-        campaign = Campaign(on, spaces, runner, journal, versions, files, view=view, **common.settings)
-        campaign.run()
-    return campaign
-
-
-def _is_here(on: Device) -> bool:
-    from kvreg.core.errors import DeviceUnavailable
-    from kvreg.validation import machine as machines
-
-    try:
-        machines.machine_for(on.key)
-    except DeviceUnavailable:
-        return False
-    return True
-
-
-def _estimated(
-    on: Device,
-    spaces: Sequence[Space],
-    files: Callable[[Space], Path],
-    common: Common,
-    jobs: int | None,
-    workload: str,
-    as_json: bool,
-    require_improvement: bool,
-) -> int:
-    """Rank what compiles for a card that is not here."""
-    # A shell may have turned the interpreter on; interpreted kernels compile to nothing. Read when Triton is imported.
-    os.environ["TRITON_INTERPRET"] = "0"
-    from kvreg.cli import tune_estimates, tune_view
-    from kvreg.validation.compilers import compiler_of
-    from kvreg_tuning import costs, estimating
-
-    costs.require_facts(on)
-    compiler, target = compiler_of(on, common.home)
-    budget_s = common.budget_s or estimating.BUDGET_S
-    board = _board(on, replace(common, budget_s=budget_s))
-    with tune_view.view(board) as view:
-        view.note(f"no {on.key} is here: kernels are compiled for {on.arch} and ranked by a model of costs")
-        estimation = estimating.Estimation(
-            on,
-            spaces,
-            replace(compiler, cache=common.home / "cache" / "compiled", jobs=jobs or os.cpu_count() or 1),
-            target,
-            {space.subject: files(space) for space in spaces},
-            view,
-            budget_s,
-            common.seed,
-        )
-        estimation.run()
-    return tune_estimates.show(estimation, workload, as_json, require_improvement)
-
-
-def _replayed(path: Path, common: Common) -> Campaign:
-    """Replay a recorded space; entries go to this home alone, marked as simulated."""
-    from kvreg.cli import tune_view
-    from kvreg.core import resolve
-    from kvreg.core.devices import folder_name
-    from kvreg_tuning import recording
-    from kvreg_tuning.campaign import Campaign
-
-    recorded = recording.read(path)
-    on = resolve.resolve(recorded.device).device
-    target = common.home / "tuned" / f"{folder_name(on.key)}.yaml"
-    with _journal(common.home) as journal, tune_view.view(_board(on, common)) as view:
-        campaign = Campaign(
-            on,
-            recorded.spaces,
-            recording.Replay(recorded, common.seed),
-            journal,
-            {**recorded.versions, "recording": path.name},
-            lambda space: target,
-            view=view,
-            source="simulated",
-            recorded=recorded,
-            **common.settings,
-        )
-        campaign.run()
-    return campaign
-
-
-def _board(on: Device, common: Common) -> Board:
-    from kvreg.cli.tune_view import Board
-    from kvreg_tuning.subjects import limit_us
-
-    return Board(lambda subject, bucket: limit_us(subject, bucket, on), common.budget_s)
-
-
-def _journal(home: Path) -> Journal:
-    from kvreg.core import notices
-    from kvreg_tuning.journal import Journal
-
-    journal = Journal(home / JOURNAL)
-    if journal.set_aside is not None:
-        notices.warn(
-            f"journal {journal.path} was damaged; it is kept as {journal.set_aside.name}, and a new one begun"
-        )
-    return journal
-
-
-def _record(path: Path, campaign: Campaign) -> None:
-    from kvreg_tuning import recording
-    from kvreg_tuning.journal import Journal
-
-    with Journal(campaign.journal.path) as journal:
-        count = recording.write(path, campaign.device.key, campaign.versions, campaign.spaces, journal)
-    print(f"{count} trials recorded in {path}", file=sys.stderr)
 
 
 def _device(asked: str | None, settings: Environment) -> Device:
@@ -356,60 +198,6 @@ def _spaces(
     )
 
 
-def _strategy(asked: Strategy | None, effort: Effort) -> Strategy:
-    """Return the search; where none is asked for and the effort's is not installed, random."""
-    from kvreg.core import notices
-    from kvreg_tuning import search
-
-    if asked is None and not search.installed(effort.strategy):
-        notices.warn("optuna is not installed: configs are tried in random order (pip install 'kvreg[tune]')")
-        return "random"
-    return asked or effort.strategy
-
-
-def _files(on: Device, spaces: Sequence[Space], home: Path, target: str) -> Callable[[Space], Path]:
-    """Return where the winners of a space go. Raises UsageError for `repo` where there is no checkout."""
-    from kvreg.core.devices import folder_name
-
-    name = f"{folder_name(on.key)}.yaml"
-    if target == "overlay":
-        return lambda space: home / "tuned" / name
-    folders = {space.subject: space.tuned_dir for space in spaces}
-    for folder in folders.values():
-        if folder is None or not any((parent / "pyproject.toml").is_file() for parent in folder.parents):
-            raise UsageError(
-                wrong(
-                    "--write repo",
-                    required="kvreg running from its checkout",
-                    found=f"an installed package at {folder.parent if folder else 'no folder'}",
-                    remedy="run it from a checkout, or take --write overlay",
-                )
-            )
-    return lambda space: (space.tuned_dir or home) / name
-
-
-def _homes(home: Path, *, simulated: bool) -> None:
-    """Keep replayed results apart: raises UsageError where a home would hold both kinds."""
-    mark = home / "SIMULATED"
-    if not simulated:
-        if mark.exists():
-            raise UsageError(
-                wrong("KVREG_HOME", required="a home of real results", found=f"the mark {mark}", remedy="name another")
-            )
-        return
-    if not os.environ.get("KVREG_HOME", "").strip() or (home.exists() and any(home.iterdir()) and not mark.exists()):
-        raise UsageError(
-            wrong(
-                "--simulate",
-                required="a KVREG_HOME of its own, a new or empty folder",
-                found=str(home),
-                remedy='KVREG_HOME="$(mktemp -d)" kvreg tune --simulate ...',
-            )
-        )
-    home.mkdir(parents=True, exist_ok=True)
-    mark.touch()
-
-
 @tune.command()
 @click.option("--device", help="Only this device.")
 @click.option(
@@ -425,12 +213,12 @@ def report(device: str | None, head_sizes: Sequence[int], plot: Path | None, as_
     from kvreg.cli import tune_report
 
     key = None if device is None else _device(device, settings).key
-    path = settings.home / JOURNAL
+    path = settings.home / tune_runs.JOURNAL
     if not path.exists():
         raise UsageError(
             wrong("tune report", required="a journal", found=f"no {path}", remedy="`kvreg tune` begins one")
         )
-    with _journal(settings.home) as journal:
+    with tune_runs.open_journal(settings.home) as journal:
         rows = tune_report.rows(journal.trials(), key, tuple(head_sizes))
     if plot is not None:
         tune_report.draw(rows, plot)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kvreg.cli import contribution, render
 from kvreg.cli.tune_view import changed, outcomes
 from kvreg.core.errors import GateFailed, NoImprovement
+from kvreg.core.notices import one_line
 from kvreg_tuning.subjects import limit_us, text_of
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _text(campaign: Campaign) -> None:
 def _row(campaign: Campaign, verdict: Verdict) -> tuple[object, ...]:
     head = (verdict.subject, verdict.bucket)
     if verdict.winner is None or verdict.decision is None:
-        return (*head, verdict.default.result, "-", "-", "-", verdict.default.reason or "not raced")
+        return (*head, verdict.default.result, "-", "-", "-", one_line(verdict.default.reason) or "not raced")
     standing = verdict.decision.of(verdict.decision.winner)
     base = next((each.us for each in verdict.decision.standings if each.place == 0), None)
     limit = limit_us(verdict.subject, verdict.bucket, campaign.device, campaign.bandwidth)
@@ -157,7 +158,7 @@ def _remarks(verdicts: Sequence[Verdict]) -> Iterable[str]:
     for verdict in verdicts:
         where = f"{verdict.subject} {verdict.bucket}"
         if verdict.default.result not in ("ok", "slow"):
-            yield f"{where}: the default is {verdict.default.result}: {verdict.default.reason}"
+            yield f"{where}: the default is {verdict.default.result}: {one_line(verdict.default.reason)}"
         if verdict.cut_off:
             yield f"{where}: the budget ended the search; the same command goes on"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kvreg.cli import render
 from kvreg.cli.tune_view import changed, outcomes
 from kvreg.core.errors import NoImprovement, Refused, wrong
+from kvreg.core.notices import one_line
 from kvreg_tuning.subjects import text_of
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _row(estimate: Estimate) -> tuple[object, ...]:
     winner, base = estimate.winner, estimate.default
     shown = f"{base.us:.4g} us" if base.us is not None else base.result
     if winner is None or winner.us is None:
-        return (*head, shown, "-", "-", "-", base.reason)
+        return (*head, shown, "-", "-", "-", one_line(base.reason))
     cost = estimate.costs.get(text_of(winner.config))
     gain = f"{estimate.improvement:+.0%}" if winner is not base else "0"
     bound = cost.bound if cost is not None else "-"

@@ -20,14 +20,18 @@ from kvreg.core.layouts import DEFAULT, LayoutId
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.variants import Variant
-from kvreg.runtime.launchers import AttendCall, CacheView, SplitPlan, load
+from kvreg.runtime.launchers import AttendCall, CacheView, Features, SplitPlan, load
 from kvreg.testing import CacheBytes, allocate
 from kvreg.testing.caches import DTYPES
+from kvreg.testing.features import draw, words_of
 from kvreg_tuning import timing
 from kvreg_tuning.subjects import moved_bytes
 
 MOST_BYTES = 24 << 30
 """Cache memory of one measurement; more rotations than fit are left out."""
+
+WINDOW = 4096
+"""Tokens of a timed window, as Mistral's and Gemma 2's layers have: a request says that there is one, not how wide."""
 
 UNSPLIT = SplitPlan(splits=1, chunk=0, partial_out=None, partial_lse=None)
 
@@ -43,6 +47,7 @@ class Workload:
     page: int = 16
     dtype: str = "bf16"
     layout: LayoutId = DEFAULT
+    features: tuple[str, ...] = ("causal",)
 
 
 class Bench:
@@ -84,12 +89,12 @@ class Bench:
         if self.variant.op is Op.WRITE:
             k, v, slots = self._inputs
             return [partial(launcher, view, k, v, mine, config) for mine in slots]
-        q, out, seq_lens, cu_q, tables = self._inputs
+        q, out, seq_lens, cu_q, tables, features = self._inputs
         shape = (int(q.shape[0]), int(q.shape[1]), int(q.shape[2]))
         splits = self.splits(config) if self.variant.op is Op.DECODE else 1
         split = split_plan(*shape, splits, 0, q.device)
         scale = self.workload.head_size**-0.5
-        asked = [AttendCall(q, view, table, seq_lens, cu_q, out, None, scale, split) for table in tables]
+        asked = [AttendCall(q, view, table, seq_lens, cu_q, out, None, scale, split, features) for table in tables]
         return [partial(launcher, mine, config) for mine in asked]
 
     def _rotations(self, cache_bytes: int) -> int:
@@ -125,7 +130,17 @@ class Bench:
             order = torch.randperm(bucket.batch * pages) + rotation * bucket.batch * pages
             return order.to(torch.int32).view(bucket.batch, pages).to(self.place)
 
-        return q, torch.empty_like(q), seq_lens, cu_q, [table(rotation) for rotation in range(self.rotations)]
+        features = draw(
+            words_of(workload.features),
+            contexts=[bucket.context] * bucket.batch,
+            q_lens=[queries] * bucket.batch,
+            q_heads=shape[1],
+            window=WINDOW,
+            seed=0,
+            device=self.place,
+        )
+        tables = [table(rotation) for rotation in range(self.rotations)]
+        return q, torch.empty_like(q), seq_lens, cu_q, tables, Features(**features.fields())
 
 
 def splits_of(launcher: Any, workload: Workload, device: Device, config: Mapping[str, int]) -> int:

@@ -40,7 +40,8 @@ def entry_of(
         source,
         latency_us=_short(standing.us),
         default_latency_us=_short(default_us),
-        improvement=_short(verdict.improvement),
+        # Of the medians beside it; the race was decided by pairs.
+        improvement=None if default_us is None else _short(1.0 - standing.us / default_us),
         tie=decision.tie,
         fraction_of_limit=_short(limit / standing.us) if limit else None,
         spread=_short(standing.spread),

@@ -27,7 +27,9 @@ HOST = Workload(
 """What the device `cpu` is tuned for when nothing is named: work that a laptop does in a fraction of a second."""
 
 HOST_BUDGET_S = 100.0
-"""What such a run takes at most when no budget is named: a first try ends before anybody loses patience."""
+HOST_MODE = Mode.INT4_PER_TOKEN_HEAD
+"""What such a run takes at most when no budget is named, and the mode that it tunes when none is: a first try ends
+before anybody loses patience."""
 
 CARD = replace(single(32, 8192), name="select's own")
 """What a card is tuned for then: the batch and context that select assumes."""

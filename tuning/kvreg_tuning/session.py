@@ -6,6 +6,8 @@ The default is the first trial and in every race. A trial that hangs, crashes or
 the run goes on; only a device that no longer answers ends it. Trials are asked for in an order that depends on nothing
 but the space, the seed and earlier results, so that a killed run, called again, reads its finished trials from the
 journal and goes on with the next one.
+
+Longer than its neighbours: search, trials and races share what was found, the journal and the budget.
 """
 
 from __future__ import annotations

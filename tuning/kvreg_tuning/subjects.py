@@ -102,6 +102,8 @@ def limit_us(subject: Subject, bucket: Bucket, device: Device, bandwidth: float 
     """
     if bandwidth is None and device.memory_bandwidth_gbs is not None:
         bandwidth = device.memory_bandwidth_gbs * 1e9
+    if "window" in subject.features:
+        return None  # what is read depends on how wide the window is
     moved = moved_bytes(Op(subject.op), Mode(subject.mode), subject.head_size, subject.kv_heads, bucket)
     return moved / bandwidth * 1e6 if moved and bandwidth else None
 

@@ -159,7 +159,8 @@ def _variants(platform: str) -> dict[str, Variant]:
 
 
 def _workload(of: Subject, bucket: Bucket) -> Workload:
-    return Workload(bucket, of.group, of.kv_heads, of.head_size, of.page, of.dtype, layout=LayoutId.parse(of.layout))
+    layout = LayoutId.parse(of.layout)
+    return Workload(bucket, of.group, of.kv_heads, of.head_size, of.page, of.dtype, layout, of.features)
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,229 @@
+"""What `kvreg tune` runs: trials on the device, a replay of recorded ones, or estimates for a card elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvreg.core.devices import folder_name
+from kvreg.core.errors import DeviceUnavailable, UsageError, wrong
+
+if TYPE_CHECKING:
+    from kvreg.cli.tune_view import Board
+    from kvreg.core.devices import Device
+    from kvreg_tuning.campaign import Campaign
+    from kvreg_tuning.effort import Effort, Strategy
+    from kvreg_tuning.journal import Journal
+    from kvreg_tuning.spaces import Space
+
+JOURNAL = "tune/journal.sqlite"
+"""Below KVREG_HOME."""
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What every run is told, real or replayed."""
+
+    effort: Effort
+    strategy: Strategy
+    budget_s: float | None
+    seed: int
+    repeats: int
+    home: Path
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of a campaign."""
+        return {name: getattr(self, name) for name in ("effort", "strategy", "budget_s", "seed", "repeats")}
+
+
+def homes(home: Path, *, simulated: bool) -> None:
+    """Keep replayed results apart: raises UsageError where a home would hold both kinds."""
+    mark = home / "SIMULATED"
+    if not simulated:
+        if mark.exists():
+            raise UsageError(
+                wrong("KVREG_HOME", required="a home of real results", found=f"the mark {mark}", remedy="name another")
+            )
+        return
+    if not os.environ.get("KVREG_HOME", "").strip() or (home.exists() and any(home.iterdir()) and not mark.exists()):
+        raise UsageError(
+            wrong(
+                "--simulate",
+                required="a KVREG_HOME of its own, a new or empty folder",
+                found=str(home),
+                remedy='KVREG_HOME="$(mktemp -d)" kvreg tune --simulate ...',
+            )
+        )
+    home.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
+def strategy(asked: Strategy | None, effort: Effort) -> Strategy:
+    """Return the search; where none is asked for and the effort's is not installed, random."""
+    from kvreg.core import notices
+    from kvreg_tuning import search
+
+    if asked is None and not search.installed(effort.strategy):
+        notices.warn("optuna is not installed: configs are tried in random order (pip install 'kvreg[tune]')")
+        return "random"
+    return asked or effort.strategy
+
+
+def files(on: Device, spaces: Sequence[Space], home: Path, target: str) -> Callable[[Space], Path]:
+    """Return where the winners of a space go. Raises UsageError for `repo` where there is no checkout."""
+    name = f"{folder_name(on.key)}.yaml"
+    if target == "overlay":
+        return lambda space: home / "tuned" / name
+    folders = {space.subject: space.tuned_dir for space in spaces}
+    for folder in folders.values():
+        if folder is None or not any((parent / "pyproject.toml").is_file() for parent in folder.parents):
+            raise UsageError(
+                wrong(
+                    "--write repo",
+                    required="kvreg running from its checkout",
+                    found=f"an installed package at {folder.parent if folder else 'no folder'}",
+                    remedy="run it from a checkout, or take --write overlay",
+                )
+            )
+    return lambda space: (space.tuned_dir or home) / name
+
+
+def is_here(on: Device) -> bool:
+    """Return whether the device is in this machine."""
+    from kvreg.validation import machine as machines
+
+    try:
+        machines.machine_for(on.key)
+    except DeviceUnavailable:
+        return False
+    return True
+
+
+def measured(
+    on: Device,
+    spaces: Sequence[Space],
+    files: Callable[[Space], Path],
+    common: Common,
+    jobs: int | None,
+    trial_timeout_s: float | None,
+) -> Campaign:
+    """Run trials on the device."""
+    from kvreg.cli import tune_view
+    from kvreg.validation import machine as machines
+    from kvreg_tuning.campaign import Campaign
+    from kvreg_tuning.runner import WorkerRunner
+
+    machine = machines.machine_for(on.key)
+    found = machines.versions(machine, machines.probe(machine))
+    versions = {name: str(found[name]) for name in ("triton", "torch", "driver", "card") if found[name] is not None}
+    lock = common.home / "tune" / f"{folder_name(on.key)}.lock"
+    runner = WorkerRunner(
+        machine.place,
+        environment=machine.environment,
+        jobs=jobs or os.cpu_count() or 1,
+        lock=lock,
+        trial_timeout_s=trial_timeout_s,
+    )
+    with open_journal(common.home) as journal, runner, tune_view.view(_board(on, common)) as view:
+        campaign = Campaign(on, spaces, runner, journal, versions, files, view=view, **common.settings)
+        campaign.run()
+    return campaign
+
+
+def estimated(
+    on: Device,
+    spaces: Sequence[Space],
+    files: Callable[[Space], Path],
+    common: Common,
+    jobs: int | None,
+    workload: str,
+    as_json: bool,
+    require_improvement: bool,
+) -> int:
+    """Rank what compiles for a card that is not here."""
+    # A shell may have turned the interpreter on; interpreted kernels compile to nothing. Read when Triton is imported.
+    os.environ["TRITON_INTERPRET"] = "0"
+    from kvreg.cli import tune_estimates, tune_view
+    from kvreg.validation.compilers import compiler_of
+    from kvreg_tuning import costs, estimating
+
+    costs.require_facts(on)
+    compiler, target = compiler_of(on, common.home)
+    budget_s = common.budget_s or estimating.BUDGET_S
+    board = _board(on, replace(common, budget_s=budget_s))
+    with tune_view.view(board) as view:
+        view.note(f"no {on.key} is here: kernels are compiled for {on.arch} and ranked by a model of costs")
+        estimation = estimating.Estimation(
+            on,
+            spaces,
+            replace(compiler, cache=common.home / "cache" / "compiled", jobs=jobs or os.cpu_count() or 1),
+            target,
+            {space.subject: files(space) for space in spaces},
+            view,
+            budget_s,
+            common.seed,
+        )
+        estimation.run()
+    return tune_estimates.show(estimation, workload, as_json, require_improvement)
+
+
+def replayed(path: Path, common: Common) -> Campaign:
+    """Replay a recorded space; entries go to this home alone, marked as simulated."""
+    from kvreg.cli import tune_view
+    from kvreg.core import resolve
+    from kvreg_tuning import recording
+    from kvreg_tuning.campaign import Campaign
+
+    recorded = recording.read(path)
+    on = resolve.resolve(recorded.device).device
+    target = common.home / "tuned" / f"{folder_name(on.key)}.yaml"
+    with open_journal(common.home) as journal, tune_view.view(_board(on, common)) as view:
+        campaign = Campaign(
+            on,
+            recorded.spaces,
+            recording.Replay(recorded, common.seed),
+            journal,
+            {**recorded.versions, "recording": path.name},
+            lambda space: target,
+            view=view,
+            source="simulated",
+            recorded=recorded,
+            **common.settings,
+        )
+        campaign.run()
+    return campaign
+
+
+def record(path: Path, campaign: Campaign) -> None:
+    """Write what the journal knows of a campaign's spaces to a recording."""
+    from kvreg_tuning import recording
+    from kvreg_tuning.journal import Journal
+
+    with Journal(campaign.journal.path) as journal:
+        count = recording.write(path, campaign.device.key, campaign.versions, campaign.spaces, journal)
+    print(f"{count} trials recorded in {path}", file=sys.stderr)
+
+
+def _board(on: Device, common: Common) -> Board:
+    from kvreg.cli.tune_view import Board
+    from kvreg_tuning.subjects import limit_us
+
+    return Board(lambda subject, bucket: limit_us(subject, bucket, on), common.budget_s)
+
+
+def open_journal(home: Path) -> Journal:
+    """Open the home's journal; a damaged one is set aside and named."""
+    from kvreg.core import notices
+    from kvreg_tuning.journal import Journal
+
+    journal = Journal(home / JOURNAL)
+    if journal.set_aside is not None:
+        notices.warn(
+            f"journal {journal.path} was damaged; it is kept as {journal.set_aside.name}, and a new one begun"
+        )
+    return journal
