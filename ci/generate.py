@@ -78,6 +78,7 @@ PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "coverage": ("docs/coverage.md", module("kvreg.cli.coverage_pages", "markdown")),
     "coverage-html": ("docs/coverage.html", module("kvreg.cli.coverage_pages", "html")),
     "compiled": ("docs/compiled.md", module("kvreg.cli.compiled_page")),
+    "xpu": ("docs/xpu.md", module("kvreg_xpu.page")),
     "cli": ("docs/cli.md", module("kvreg.cli.reference")),
     "gate-mutants": ("docs/gate-mutants.md", module("kvreg.gate.mutants")),
     "readme": ("README.md", readme),

@@ -22,8 +22,7 @@ from typing import Any
 
 from kvreg_triton.cross import child
 from kvreg_xpu import ocloc, spirv
-
-OCLOC_VARIABLE = "XPU_OCLOC"
+from kvreg_xpu.toolchain import OCLOC_VARIABLE
 
 
 def main() -> int:

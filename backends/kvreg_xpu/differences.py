@@ -46,7 +46,7 @@ DIFFERENCES = (
     Difference(
         "sub-groups of a work-group",
         f"num_warps x {PLAIN_SUB_GROUP} at most {MOST_WORK_ITEMS}: 32 without DPAS, {MOST_SUB_GROUPS} with it",
-        "limits of the card; the compiler checks neither",
+        "limits of the card; 3.3 checks neither",
     ),
     Difference(
         "DPAS repeat count",
@@ -76,13 +76,13 @@ DIFFERENCES = (
     ),
     Difference(
         "fp8",
-        "converted to fp16 before the product",
-        "no matrix unit of Xe-HPC or Xe2 takes fp8 (measured: DPAS of f16 operands)",
+        "converted to 16 bits before the product",
+        "no matrix unit of Xe-HPC or Xe2 takes fp8 (measured: DPAS of f16 and bf16 operands only)",
     ),
     Difference(
         "Arc A (acm-g10)",
-        "no DPAS: refused",
-        "triton-xpu 3.3.0b1 emits none for an execution size of 8 (measured)",
+        "no DPAS, which the attention kernels declare",
+        "triton-xpu 3.3.0b1 emits none for an execution size of 8 (measured with another kernel)",
     ),
 )
 

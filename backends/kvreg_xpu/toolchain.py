@@ -7,6 +7,9 @@ from kvreg.core.environments import Recipe
 CHILD = "kvreg_xpu.child"
 """The program that compiles there; see kvreg_triton.cross.compilations."""
 
+OCLOC_VARIABLE = "XPU_OCLOC"
+"""Names the ocloc that the child asks for the machine code of Xe-HPC, minutes a kernel; not asked without it."""
+
 RECIPE = Recipe(
     name="xpu",
     # The newest on the public index. It is a package `triton` of its own, so it can lie beside no other.

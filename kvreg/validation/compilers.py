@@ -23,7 +23,7 @@ from kvreg_triton.cross.compilations import Compiler
 from kvreg_triton.cross.specializations import Specialization, Target, target_of
 from kvreg_xpu import ocloc
 from kvreg_xpu.targets import target_of as xpu_target
-from kvreg_xpu.toolchain import CHILD, RECIPE
+from kvreg_xpu.toolchain import CHILD, OCLOC_VARIABLE, RECIPE
 
 READS = {
     "cuda": "registers, stack, spills, shared memory, matrix instructions, widths of loads",
@@ -94,7 +94,9 @@ def compiler_of(device: Device, home: Path) -> tuple[Compiler, Target]:
         found = environments.find(place, RECIPE)
         if found is None:
             raise _absent(device, RECIPE.distribution, GET["xpu"])
-        compiler = Compiler(python=str(found.interpreter), triton=RECIPE.version, child=CHILD)
+        # Part of what an answer is kept under: with ocloc's figures it is another one.
+        asked = {OCLOC_VARIABLE: os.environ[OCLOC_VARIABLE]} if OCLOC_VARIABLE in os.environ else {}
+        compiler = Compiler(python=str(found.interpreter), triton=RECIPE.version, child=CHILD, environment=asked)
         return compiler, xpu_target(device)
     version = installed.versions(("triton",)).get("triton")
     if version is None:
