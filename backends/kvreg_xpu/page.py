@@ -53,9 +53,9 @@ _BUG = """\
 
 int4 attention at head sizes whose rotation block is 32 or 64 (tried: 64, 96, 192): a pass of 3.3.0b1 that moves
 layouts gives `tt.join` in the butterfly (`hadamard` in `backends/kvreg_triton/rotation.py`) another layout than the
-one that it infers, with 1 to 16 sub-groups, 8 to 128 rows and tiles of 16 and 32 alike. So int4 is refused there, with the
-compiler's words; the other modes do not rotate. Blocks of 16 and of 128 and more compile (112, 128, 256, 512), and so
-do the writes at 64, 96, 128 and 256.
+one that it infers, with 1 to 16 sub-groups, 8 to 128 rows and tiles of 16 and 32 alike. So int4 is refused there, with
+the compiler's words; the other modes do not rotate. Blocks of 16 and of 128 and more compile (112, 128, 256, 512), and
+so do the writes at 64, 96, 128 and 256.
 
 A change of two lines mends it (tried: decode and prefill then compile at 64, 96, 128 and 192): take halves apart and
 put neighbours together, instead of the other way round. It is the transposed butterfly, and H is symmetric:
