@@ -48,13 +48,15 @@ class Rocm(FolderBackend):
         return cards()
 
     def variants(self) -> Sequence[Variant]:
-        """Return the portable Triton variants."""
+        """Return the portable Triton variants and those that only this platform has."""
         # Commands that only list devices do without.
         from kvreg_rocm.configs import candidates
+        from kvreg_rocm.variants import own
         from kvreg_triton.defaults import FILE, Defaults
         from kvreg_triton.variants import shared
 
-        return shared(self.platform, Defaults(candidates, self.device_file.with_name(FILE)))
+        defaults = Defaults(candidates, self.device_file.with_name(FILE))
+        return (*shared(self.platform, defaults), *own(defaults))
 
     def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
         """Return the variant's block sizes, and of KNOBS those options that its launcher passes on."""

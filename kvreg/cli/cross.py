@@ -161,6 +161,7 @@ def _recorder(
     from kvreg.core.index import Index
     from kvreg.core.lookup import Lookup
     from kvreg.validation.cross import Recorder
+    from kvreg.validation.numerics import hash_of
 
     index = Index.open()
 
@@ -168,7 +169,7 @@ def _recorder(
         lookup = Lookup(index, running.device, head_size)
         for record in lookup.records(running.backend, variant.mode):
             found = record.evidence
-            same = (found.variant, found.kernel_hash) == (str(variant.id), running.hash_of(variant))
+            same = (found.variant, found.kernel_hash) == (str(variant.id), hash_of(variant))
             if same and found.build == "device":
                 return found.trace
         return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvreg.core import installed, shelves
 from kvreg.core.backends import Backend
-from kvreg.core.devices import Device, folder_name
+from kvreg.core.devices import ARCH_PREFIX, Device, folder_name
 from kvreg.core.index import Index, Kernels, Recorded
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
@@ -93,12 +93,19 @@ class Lookup:
         return (self.device.key, *([self.device.parent] if self.device.parent is not None else []))
 
     def measured_elsewhere(self, backend: Backend, mode: Mode, op: Op, kernel_hash: str) -> Recorded | None:
-        """Return a measured record of the same kernel on any device; None where nobody has measured it."""
-        for folder in self.index.evidence_folders(backend):
-            for record in self.index.evidence(backend, folder, mode, self.head_size):
-                found = record.evidence
-                if (found.kernel_hash, found.op, found.tier.rank) == (kernel_hash, op, 0):
-                    return record
+        """Return a measured record of the same kernel on any device, its own platform's first; None without one.
+
+        Platforms share kernels, and the hash covers all that a result depends on but the card and its compiler.
+        """
+        others = [each for each in self.index.backends if each.name != backend.name]
+        for owner in (backend, *others):
+            for folder in self.index.evidence_folders(owner):
+                if folder.startswith(folder_name(ARCH_PREFIX)):
+                    continue  # no card has run what stands there
+                for record in self.index.evidence(owner, folder, mode, self.head_size):
+                    found = record.evidence
+                    if (found.kernel_hash, found.op, found.tier.rank) == (kernel_hash, op, 0):
+                        return record
         return None
 
     @cached_property

@@ -20,12 +20,11 @@ from kvreg.core import constraints, device_files, traces
 from kvreg.core.backends import Backend
 from kvreg.core.devices import ARCH_PREFIX, Device
 from kvreg.core.errors import BadFile
-from kvreg.core.kernelhash import kernel_hash
 from kvreg.core.layouts import DEFAULT
 from kvreg.core.modes import Mode
 from kvreg.core.requests import FEATURES, Op, Request
 from kvreg.core.variants import Variant
-from kvreg.validation.numerics import Basis
+from kvreg.validation.numerics import Basis, hash_of
 from kvreg_triton.cross import readings, verdicts
 from kvreg_triton.cross.compilations import Compiled, Compiler
 from kvreg_triton.cross.launches import Launch, launches
@@ -103,7 +102,6 @@ class CrossRun:
     """Its `source` is replaced by each variant's kernel hash."""
     target: Target
     view: Any = field(default_factory=View)
-    hashes: dict[str, str] = field(default_factory=dict)
 
     @property
     def limits(self) -> Limits:
@@ -130,10 +128,6 @@ class CrossRun:
         if variant.candidates is None:
             return (variant.default_config(self.device, request),)
         return variant.candidates(self.device, request)
-
-    def hash_of(self, variant: Variant) -> str:
-        """Return a variant's kernel hash, computed once."""
-        return self.hashes.setdefault(str(variant.id), kernel_hash(variant))
 
     def _unsupported(self, subject: Subject) -> str | None:
         reasons = constraints.failed(subject.variant, self.request(subject), self.device)
@@ -163,7 +157,7 @@ class CrossRun:
 
     def _compiled(self, work: Sequence[tuple[Subject, Launch]]) -> Iterator[tuple[tuple[Subject, Launch], Compiled]]:
         self.view.stage(f"compile {self.device.arch}", len(work), 0)
-        sources = [self.hash_of(subject.variant) for subject, _ in work]
+        sources = [hash_of(subject.variant) for subject, _ in work]
         specializations = [launch.specialization for _, launch in work]
         for index, result in self.compiler.run(specializations, sources):
             subject, launch = work[index]
@@ -232,7 +226,7 @@ class Recorder:
             "build": "cross",
             "speed": "none",
             "accuracy": variant.accuracy,
-            "kernel_hash": self.run.hash_of(variant),
+            "kernel_hash": hash_of(variant),
             "command": self.command,
             "started": _utc(self.began),
             "ended": _utc(datetime.now(UTC)),
@@ -265,7 +259,7 @@ def choices(results: Iterable[Result], arch: str) -> dict[tuple[str, Mode, Op, i
     return {
         (arch, each.subject.variant.mode, each.subject.variant.op, each.subject.head_size): each.choice.taken.config
         for each in results
-        if each.choice.taken is not None and each.status == "compiled"
+        if each.choice.taken is not None and each.status == "compiled" and each.subject.variant.candidates is not None
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ from kvreg.validation.machine import machine_for
 from kvreg.validation.run import Run, Silent, Verdict
 
 INTERPRETER = "interpreter"
+
+hash_of = cache(kernel_hash)
+"""A variant's kernel hash, computed once a process: half a second each."""
 
 Pair = tuple[Variant, int]
 """A variant and a head size."""
@@ -53,7 +57,7 @@ def roots(home: Path) -> tuple[Path, ...]:
 
 def find(device: Device, variant: Variant, head_size: int, home: Path) -> Basis | None:
     """Return the record of a variant's numerics wherever it lies; None where there is none of the present kernel."""
-    key, known = interpreter_key(device, variant.mode), kernel_hash(variant)
+    key, known = interpreter_key(device, variant.mode), hash_of(variant)
     for root in roots(home):
         path = traces.trace_file(root, key, variant.mode, head_size, variant.op, str(variant.id))
         if not path.is_file():
