@@ -99,9 +99,10 @@ def test_a_wheel_that_does_not_build_or_install_ends_it(ci, step):
     assert pytest_runs(calls) == []
 
 
-def test_every_run_applies_the_recorded_exceptions_of_the_cpu(ci):
+def test_every_run_audits_comparisons_and_applies_the_recorded_exceptions_of_the_cpu(ci):
     _, calls = ci("--all")
 
+    assert all("--kvreg-audit" in call for call in pytest_runs(calls))
     applied = [call.partition("--kvreg-expectations ")[2].split(" -m ")[0] for call in pytest_runs(calls)]
     assert len(applied) == 3
     assert all(each.endswith("/ci/expectations.yaml --kvreg-device cpu") for each in applied)
