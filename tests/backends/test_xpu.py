@@ -13,7 +13,10 @@ from kvreg.core import environment, environments
 from kvreg.core.devices import Device
 from kvreg.core.errors import Refused
 from kvreg.core.index import Index
+from kvreg.core.modes import Mode
+from kvreg_triton.cross.compilations import _pass_error
 from kvreg_xpu import ocloc, spirv
+from kvreg_xpu.differences import grf_mode, takes_block_loads
 from kvreg_xpu.targets import target_of
 from kvreg_xpu.toolchain import CHILD, RECIPE
 
@@ -44,6 +47,31 @@ def test_a_device_without_the_facts_is_refused_with_the_entry_to_mend() -> None:
 
     with pytest.raises(Refused, match=r"dpas_exec_size to its entry in backends/kvreg_xpu/devices\.yaml"):
         target_of(bare)
+
+
+def test_a_register_count_has_another_word_in_each_release() -> None:
+    assert [grf_mode(128, release) for release in ("3.3.0b1", "3.3.1", "3.8.0")] == ["small", "small", "128"]
+    assert [grf_mode(256, release) for release in ("3.3.0b1", "3.8.0")] == ["large", "256"]
+
+
+def test_rows_of_int4_take_block_loads_only_where_their_bytes_are_a_multiple_of_sixteen() -> None:
+    sizes = (64, 72, 80, 96, 112, 128, 256)
+    fit = [size for size in sizes if takes_block_loads(Mode.INT4_PER_TOKEN_HEAD.row_bytes(size))]
+
+    assert fit == [64, 96, 128, 256]
+
+
+def test_the_compilers_words_for_a_failed_pass_are_kept_without_its_layouts() -> None:
+    errors = (
+        b"warning: something\n"
+        b"/w/rotation.py:44:49: error: 'tt.join' op inferred type(s) 'tensor<16xf32, #ttg.linear<{register = [[0]]}>>'"
+        b" are incompatible\n  x = tl.reshape(\n/w/rotation.py:44:49: error: 'tt.join' op failed\n"
+    )
+
+    assert _pass_error(errors) == (
+        "; 'tt.join' op inferred type(s) 'tensor<16xf32, #ttg.linear<...>>' are incompatible"
+    )
+    assert _pass_error(b"Killed\n") == ""
 
 
 # --- SPIR-V ---------------------------------------------------------------------------------------------------------
