@@ -9,10 +9,10 @@ from typing import Any
 from kvreg.core.requests import FEATURES, Op
 from kvreg.core.variants import Variant
 from kvreg.gate import limits
-from kvreg.validation import resources
 from kvreg.validation.calls import config_of
 from kvreg.validation.cells import INPUTS, Cell
 from kvreg.validation.machine import Machine
+from kvreg_tuning import resources
 
 Line = Mapping[str, Any]
 

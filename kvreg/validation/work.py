@@ -18,8 +18,9 @@ from kvreg.core.devices import Device
 from kvreg.core.formats import fp8_type
 from kvreg.core.modes import Mode
 from kvreg.gate import Failure, run_attention, run_write
-from kvreg.validation import calls, resources
+from kvreg.validation import calls
 from kvreg.validation.cells import Cell
+from kvreg_tuning import resources
 
 MOST_FAILURES = 12
 """Failures of one cell that are kept; the first ones name the place, thousands more would not help."""

@@ -12,12 +12,12 @@ from kvreg.core import registry, resolve
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.traces import problems, read_trace
-from kvreg.validation import resources
 from kvreg.validation.cells import PROFILES, Cell, work_list
 from kvreg.validation.journal import Journal
 from kvreg.validation.machine import Machine
 from kvreg.validation.records import summary
 from kvreg.validation.run import Run
+from kvreg_tuning import resources
 
 VERSIONS = {
     "kvreg": "0.1.0",

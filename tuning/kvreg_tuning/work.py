@@ -27,7 +27,7 @@ from kvreg.gate import GateReport, WriteReport, reference_of, run_attention, run
 from kvreg.oracle import Reference
 from kvreg.runtime.launchers import AttendCall, CacheView, Features, load
 from kvreg.testing import Batch, CacheBytes, Kind, build
-from kvreg_tuning import timing
+from kvreg_tuning import resources, timing
 from kvreg_tuning.benchmark import Bench, Workload, split_plan, splits_of
 from kvreg_tuning.effort import LEAST_ROUNDS, LEAST_SAMPLES
 from kvreg_tuning.subjects import Subject, kernel_text, offered
@@ -71,7 +71,8 @@ def compile_trial(subject: Plain, buckets: Sequence[str], config: Plain, place: 
     with compile_only() as compiled:
         for each in launch:
             each()
-    return {"kernels": len(compiled), "resources": {"shared_bytes": _shared(compiled)}}
+    found = [resources.of_kernel(kernel) for kernel in compiled]
+    return {"kernels": len(compiled), "resources": resources.worst(found)}
 
 
 def gate_trial(subject: Plain, bucket: str, config: Plain, place: str, seeds: Sequence[int]) -> dict[str, Any]:
@@ -277,11 +278,6 @@ def _worst(report: GateReport | WriteReport) -> dict[str, Any]:
     e = max((row.max_rel_error for row in report.rows), default=0.0)
     cosine = min((row.min_cosine for row in report.rows), default=1.0)
     return {"e": float(f"{e:.6g}"), "cosine": float(f"{cosine:.6f}")}
-
-
-def _shared(compiled: Sequence[Any]) -> int | None:
-    found = [getattr(getattr(kernel, "metadata", None), "shared", None) for kernel in compiled]
-    return max((int(each) for each in found if each is not None), default=None)
 
 
 def _use(place: str) -> None:
