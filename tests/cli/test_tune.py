@@ -21,7 +21,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home in which writes of mode none were tuned for two buckets, and what the command said."""
     folder = tmp_path_factory.mktemp("tuned")
     (folder / "work.yaml").write_text("schema: 1\nname: two\nwrite: [t64, t512]\n")
-    done = kvreg(*WRITE, "--workload", str(folder / "work.yaml"), "--effort", "quick", "--json", home=folder / "home")
+    asked = ("--workload", str(folder / "work.yaml"), "--effort", "quick", "--record", str(folder / "space.jsonl.gz"))
+    done = kvreg(*WRITE, *asked, "--json", home=folder / "home")
     (folder / "home/answer.json").write_text(done.stdout)
     (folder / "home/stderr.txt").write_text(done.stderr)
     assert done.returncode == 0, done.stderr
@@ -68,8 +69,19 @@ def test_the_winner_is_written_whoever_it_is_and_a_select_takes_it(home: Path) -
     assert (write["config_source"], write["config"]) == ("tuned", entries[0]["config"])
 
 
+def test_every_trial_of_the_run_is_in_its_recording(home: Path) -> None:
+    from kvreg_tuning import recording
+
+    document = json.loads((home / "answer.json").read_text())
+    found = recording.read(home.parent / "space.jsonl.gz")
+
+    assert found.device == "cpu"
+    assert len(found.trials) == sum(count for each in document["results"] for count in each["trials"].values())
+
+
 def test_progress_goes_to_stderr_in_plain_lines(home: Path) -> None:
     lines = (home / "stderr.txt").read_text().splitlines()
+    assert lines.pop().endswith("space.jsonl.gz")
 
     assert lines[0].startswith("torch-none-write@1 d64: ")
     assert any("finalists against the default" in line for line in lines)

@@ -215,6 +215,28 @@ def test_a_spent_budget_ends_the_search_with_a_winner_and_the_next_call_goes_on(
     assert sum(known for _, known in view.trials) == sum(cut.counts.values())
 
 
+def test_a_trial_that_the_budget_ended_is_no_hung_one(recorded: Callable[..., Path], tmp_path: Path) -> None:
+    path = recorded(flat(100.0, 80.0), **PAIR)
+
+    (cut,) = run(path, tmp_path, runner=Lingering(recording.read(path)), budget_s=50.0)
+    (whole,) = run(path, tmp_path)
+
+    assert cut.counts == {"ok": 1}
+    assert whole.counts == {"ok": 2}
+    assert whole.winner is not None
+    assert whole.winner.config == {"kind": 1}
+
+
+class Lingering(recording.Replay):
+    """A device on which kind 1 is judged until the time is up."""
+
+    def gate(self, subject: Subject, bucket: Bucket, config: Config, seeds: Sequence[int], left_s: float) -> Outcome:
+        if config["kind"] == 0:
+            return super().gate(subject, bucket, config, seeds, left_s)
+        self._passed += left_s
+        return Outcome("timeout", error="killed at the end of the budget", elapsed_s=left_s)
+
+
 def test_the_default_runs_whatever_the_budget(recorded: Callable[..., Path], tmp_path: Path) -> None:
     (verdict,) = run(recorded(bowl), tmp_path, budget_s=1e-3)
 
