@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,35 @@ SEARCH = "How the next config is chosen.  [default: the effort's; random where o
 REPEATS = "Race the finalists so often, to see how sure the winner is; the first race counts."
 RECORD = "Write every trial to this file (.jsonl.gz), for --simulate."
 SIMULATE = "Replay a recorded space and run nothing; needs a KVREG_HOME of its own."
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of one call, by the names that click gives them."""
+
+    device: str | None
+    modes: Sequence[str]
+    ops: Sequence[str]
+    names: Sequence[str]
+    head_sizes: Sequence[int]
+    group: int | None
+    kv_heads: int | None
+    dtype: str | None
+    workload: str | None
+    model: Path | None
+    level: str
+    search: Strategy | None
+    budget: str | None
+    seed: int
+    repeats: int
+    target: str
+    require_improvement: bool
+    no_estimate: bool
+    record: Path | None
+    simulate: Path | None
+    trial_timeout_s: float | None
+    jobs: int | None
+    as_json: bool
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -83,67 +112,46 @@ def tune(context: click.Context, /, **asked: Any) -> int:
     """
     if context.invoked_subcommand is not None:
         return 0
-    return _tune(**asked)
+    return _tune(Asked(**asked))
 
 
-def _tune(
-    device: str | None,
-    modes: Sequence[str],
-    ops: Sequence[str],
-    names: Sequence[str],
-    head_sizes: Sequence[int],
-    group: int | None,
-    kv_heads: int | None,
-    dtype: str | None,
-    workload: str | None,
-    model: Path | None,
-    level: str,
-    search: Strategy | None,
-    budget: str | None,
-    seed: int,
-    repeats: int,
-    target: str,
-    require_improvement: bool,
-    record: Path | None,
-    simulate: Path | None,
-    no_estimate: bool,
-    trial_timeout_s: float | None,
-    jobs: int | None,
-    as_json: bool,
-) -> int:
+def _tune(asked: Asked) -> int:
     settings = environment.read()
-    from kvreg_tuning import effort as efforts
-    from kvreg_tuning.planning import HOST_BUDGET_S, HOST_MODE
-
-    effort = efforts.EFFORTS[level]
-    common = tune_runs.Common(
-        effort=effort,
-        strategy=tune_runs.strategy(search, effort),
-        budget_s=None if budget is None else efforts.seconds(budget),
-        seed=seed,
-        repeats=repeats,
-        home=settings.home,
-    )
-    tune_runs.homes(settings.home, simulated=simulate is not None)
-    if simulate is not None:
-        campaign, load = tune_runs.replayed(simulate, common), f"recorded in {simulate.name}"
+    common = _common(asked, settings)
+    if asked.simulate is not None:
+        campaign, load = tune_runs.replayed(asked.simulate, common), f"recorded in {asked.simulate.name}"
     else:
-        on = _device(device, settings)
-        shapes, load = _shapes(on, model, head_sizes, group, kv_heads, dtype, workload)
-        if on.platform == "cpu" and workload is None and model is None:  # a first try, of what is told nothing
-            modes = modes or (() if names else (HOST_MODE,))
-            if common.budget_s is None and level != "full":
-                common = replace(common, budget_s=HOST_BUDGET_S)
-        spaces = _spaces(on, shapes, modes, ops, names, settings)
-        files = tune_runs.files(on, spaces, settings.home, target)
-        if not no_estimate and not tune_runs.is_here(on):
-            return tune_runs.estimated(on, spaces, files, common, jobs, load, as_json, require_improvement)
-        campaign = tune_runs.measured(on, spaces, files, common, jobs, trial_timeout_s)
-    if record is not None:
-        tune_runs.record(record, campaign)
+        tune_runs.require_home(settings.home, simulated=False)
+        on = _device(asked.device, settings)
+        shapes, load = _shapes(asked, on)
+        spaces = _spaces(asked, on, shapes, settings)
+        files = tune_runs.files(on, spaces, settings.home, asked.target)
+        common = replace(common, budget_s=common.budget_s or _assumed_budget(asked, on))
+        if not asked.no_estimate and not tune_runs.is_here(on):
+            estimation = tune_runs.estimated(on, spaces, files, common, asked.jobs)
+            from kvreg.cli import tune_estimates
+
+            return tune_estimates.show(estimation, load, asked.as_json, asked.require_improvement)
+        campaign = tune_runs.measured(on, spaces, files, common, asked.jobs, asked.trial_timeout_s)
+    if asked.record is not None:
+        tune_runs.record(asked.record, campaign)
     from kvreg.cli import tune_answers
 
-    return tune_answers.show(campaign, load, as_json, require_improvement)
+    return tune_answers.show(campaign, load, asked.as_json, asked.require_improvement)
+
+
+def _common(asked: Asked, settings: Environment) -> tune_runs.Common:
+    from kvreg_tuning import effort as efforts
+
+    effort = efforts.EFFORTS[asked.level]
+    return tune_runs.Common(
+        effort=effort,
+        strategy=tune_runs.strategy(asked.search, effort),
+        budget_s=None if asked.budget is None else efforts.seconds(asked.budget),
+        seed=asked.seed,
+        repeats=asked.repeats,
+        home=settings.home,
+    )
 
 
 def _device(asked: str | None, settings: Environment) -> Device:
@@ -153,24 +161,27 @@ def _device(asked: str | None, settings: Environment) -> Device:
     return found.device
 
 
-def _shapes(
-    on: Device,
-    model: Path | None,
-    head_sizes: Sequence[int],
-    group: int | None,
-    kv_heads: int | None,
-    dtype: str | None,
-    load_of: str | None,
-) -> tuple[Sequence[Shape], str]:
+def _is_first_try(asked: Asked, on: Device) -> bool:
+    """Whether the host's processor is to be tuned for nothing in particular."""
+    return on.platform == "cpu" and asked.workload is None and asked.model is None
+
+
+def _assumed_budget(asked: Asked, on: Device) -> float | None:
+    from kvreg_tuning.planning import HOST_BUDGET_S
+
+    return HOST_BUDGET_S if _is_first_try(asked, on) and asked.level != "full" else None
+
+
+def _shapes(asked: Asked, on: Device) -> tuple[Sequence[Shape], str]:
     """Return what is to be tuned for, and the workload's name."""
     from kvreg_tuning import planning, workloads
 
-    load = planning.assumed_workload(on) if load_of is None else workloads.find(load_of)
-    if model is None:
-        sizes = tuple(dict.fromkeys(head_sizes)) or (HEAD_SIZE,)
-        shape = (group or GROUP, kv_heads or KV_HEADS, dtype or "bf16", ("causal",), load)
+    load = planning.assumed_workload(on) if asked.workload is None else workloads.find(asked.workload)
+    if asked.model is None:
+        sizes = tuple(dict.fromkeys(asked.head_sizes)) or (HEAD_SIZE,)
+        shape = (asked.group or GROUP, asked.kv_heads or KV_HEADS, asked.dtype or "bf16", ("causal",), load)
         return tuple(planning.plain_shapes(sizes, *shape)), load.name
-    if head_sizes or group or kv_heads or dtype:
+    if asked.head_sizes or asked.group or asked.kv_heads or asked.dtype:
         raise UsageError(
             wrong(
                 "--model",
@@ -179,23 +190,17 @@ def _shapes(
                 remedy="leave them out",
             )
         )
-    return workloads.shapes_of(model, load), load.name
+    return workloads.shapes_of(asked.model, load), load.name
 
 
-def _spaces(
-    on: Device,
-    shapes: Sequence[Shape],
-    modes: Sequence[str],
-    ops: Sequence[str],
-    names: Sequence[str],
-    settings: Environment,
-) -> tuple[Space, ...]:
+def _spaces(asked: Asked, on: Device, shapes: Sequence[Shape], settings: Environment) -> tuple[Space, ...]:
     from kvreg_tuning import planning
 
-    wanted = [mode for each in modes if (mode := asking.parse_mode(each)) is not None]
-    return planning.spaces_of(
-        on, shapes, modes=wanted, ops=[Op(each) for each in ops], names=names, family=settings.backend
-    )
+    modes = [mode for each in asked.modes if (mode := asking.parse_mode(each)) is not None]
+    if _is_first_try(asked, on) and not (asked.modes or asked.names):
+        modes = [planning.HOST_MODE]
+    ops = [Op(each) for each in asked.ops]
+    return planning.spaces_of(on, shapes, modes=modes, ops=ops, names=asked.names, family=settings.backend)
 
 
 @tune.command()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kvreg.core.devices import Device
     from kvreg_tuning.campaign import Campaign
     from kvreg_tuning.effort import Effort, Strategy
+    from kvreg_tuning.estimating import Estimation
     from kvreg_tuning.journal import Journal
     from kvreg_tuning.spaces import Space
 
@@ -41,7 +42,7 @@ class Common:
         return {name: getattr(self, name) for name in ("effort", "strategy", "budget_s", "seed", "repeats")}
 
 
-def homes(home: Path, *, simulated: bool) -> None:
+def require_home(home: Path, *, simulated: bool) -> None:
     """Keep replayed results apart: raises UsageError where a home would hold both kinds."""
     mark = home / "SIMULATED"
     if not simulated:
@@ -141,16 +142,24 @@ def estimated(
     files: Callable[[Space], Path],
     common: Common,
     jobs: int | None,
-    workload: str,
-    as_json: bool,
-    require_improvement: bool,
-) -> int:
+) -> Estimation:
     """Rank what compiles for a card that is not here."""
     # A shell may have turned the interpreter on; interpreted kernels compile to nothing. Read when Triton is imported.
     os.environ["TRITON_INTERPRET"] = "0"
-    from kvreg.cli import tune_estimates, tune_view
-    from kvreg.validation.compilers import compiler_of
-    from kvreg_tuning import costs, estimating
+    from kvreg.cli import tune_view
+
+    try:
+        from kvreg.validation.compilers import compiler_of
+        from kvreg_tuning import costs, estimating
+    except ModuleNotFoundError as error:
+        raise DeviceUnavailable(
+            wrong(
+                f"tune {on.key}",
+                required="torch and Triton, whose compiler an estimate needs",
+                found=f"no module {error.name}",
+                remedy="install the kernels' packages: pip install 'kvreg[kernels]'",
+            )
+        ) from error
 
     costs.require_facts(on)
     compiler, target = compiler_of(on, common.home)
@@ -169,7 +178,7 @@ def estimated(
             common.seed,
         )
         estimation.run()
-    return tune_estimates.show(estimation, workload, as_json, require_improvement)
+    return estimation
 
 
 def replayed(path: Path, common: Common) -> Campaign:
@@ -180,6 +189,7 @@ def replayed(path: Path, common: Common) -> Campaign:
     from kvreg_tuning.campaign import Campaign
 
     recorded = recording.read(path)
+    require_home(common.home, simulated=True)
     on = resolve.resolve(recorded.device).device
     target = common.home / "tuned" / f"{folder_name(on.key)}.yaml"
     with open_journal(common.home) as journal, tune_view.view(_board(on, common)) as view:

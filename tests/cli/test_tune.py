@@ -134,6 +134,24 @@ def test_optuna_that_is_asked_for_and_absent_is_one_line(tmp_path: Path) -> None
     assert "simulated; worst regret" in done.stdout
 
 
+def test_an_estimate_without_torch_is_one_line(tmp_path: Path) -> None:
+    done = kvreg("tune", "--device", "mi300x", "--op", "write", home=tmp_path, blocked=["torch"])
+
+    assert done.returncode == 6
+    assert done.stderr == (
+        "kvreg: tune mi300x: required torch and Triton, whose compiler an estimate needs, found no module torch;"
+        " install the kernels' packages: pip install 'kvreg[kernels]'\n"
+    )
+
+
+def test_a_recording_that_is_none_leaves_no_mark_in_a_new_home(tmp_path: Path) -> None:
+    (tmp_path / "space.gz").write_text("nothing")
+    done = kvreg("tune", "--simulate", str(tmp_path / "space.gz"), home=tmp_path / "home")
+
+    assert done.returncode == 2
+    assert not (tmp_path / "home").exists()
+
+
 def test_no_improvement_ends_with_7_only_when_it_is_asked_for(tmp_path: Path) -> None:
     space = str(Path(__file__).parents[1] / "tuning/recorded/cpu-int4.jsonl.gz")
     plain = kvreg("tune", "--simulate", space, "--budget", "0.001s", home=tmp_path / "a")
@@ -153,7 +171,7 @@ def test_no_improvement_ends_with_7_only_when_it_is_asked_for(tmp_path: Path) ->
         (("--device", "cpu", "--mode", "int5"), 2, "int4_per_token_head"),
         (("--device", "cpu", "--head-size", "33"), 3, "head"),
         (("--device", "cpu", "--model", ".", "--group", "4"), 2, "a model alone"),
-        (("--simulate", os.devnull), 2, "--simulate"),
+        (("--simulate", os.devnull), 2, "required a recorded space of schema 1, found an empty file"),
         (("report",), 2, "`kvreg tune` begins one"),
     ],
 )

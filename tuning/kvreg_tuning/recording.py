@@ -85,7 +85,10 @@ def read(path: Path) -> Recording:
     """Read a recording; raises BadFile for anything else."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as stream:
-            head, *lines = [json.loads(line) for line in stream]
+            loaded = [json.loads(line) for line in stream]
+        if not loaded:
+            raise ValueError("an empty file")
+        head, *lines = loaded
         if head["schema"] != SCHEMA:
             raise ValueError(f"schema {head['schema']}")
         trials: dict[tuple[Subject, str, str], Trial] = {}
@@ -105,7 +108,7 @@ def read(path: Path) -> Recording:
             wrong(
                 f"recording {path}",
                 required=f"a recorded space of schema {SCHEMA}",
-                found=f"{type(error).__name__}: {error}",
+                found=str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__} {error}",
                 remedy="`kvreg tune --record FILE` writes one",
             )
         ) from None
