@@ -298,9 +298,10 @@ def to_evidence(trace: Trace) -> Evidence:
         layouts=tuple(trace.layouts),
         features=tuple(trace.features or ("causal",)),
         versions={name: version for name, version in trace.versions.items() if version is not None},
-        resources=trace.resources,
+        # In one order, whether they come from the file or from an index made of it.
+        resources=dict(sorted(trace.resources.items())),
         timings=tuple(Timing(**each.model_dump(exclude={"spread"})) for each in trace.timings),
-        config=trace.config,
+        config=dict(sorted(trace.config.items())),
         refusals=tuple(Refusal(**each.model_dump()) for each in trace.refusals or ()),
     )
 
