@@ -73,7 +73,7 @@ caption { text-align: left; font-weight: 600; padding: .5rem .6rem; }
 th, td { padding: .3rem .6rem; border-top: 1px solid var(--line); text-align: left; vertical-align: top; }
 thead th { white-space: nowrap; }
 tbody th { position: sticky; left: 0; background: var(--paper); font-weight: 400; min-width: 9rem; max-width: 16rem; }
-td { white-space: nowrap; color: var(--dim); }
+td { white-space: nowrap; color: var(--dim); border-left: 1px solid var(--line); }
 td.measured { color: var(--measured); } td.compiled { color: var(--compiled); }
 td.interpreted { color: var(--interpreted); }
 dt { font-weight: 600; } dd { margin: 0 0 .4rem 1.5rem; }
