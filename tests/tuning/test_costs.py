@@ -11,7 +11,9 @@ from kvreg.core import resolve
 from kvreg.core.buckets import Bucket
 from kvreg.core.errors import Refused
 from kvreg_tuning import costs
-from kvreg_tuning.subjects import Subject
+from kvreg_tuning.estimating import choose
+from kvreg_tuning.outcomes import Result, Trial
+from kvreg_tuning.subjects import Subject, text_of
 
 CARD = resolve.resolve("mi300x").device
 DECODE = Subject("mi300x", "triton-int4-decode@1", "decode", "int4_per_token_head", 128, 4, 8)
@@ -99,3 +101,30 @@ def test_a_write_has_no_matrix_part() -> None:
 def test_an_arch_without_a_card_is_refused_with_what_is_missing() -> None:
     with pytest.raises(Refused, match="no compute_units and no memory_bandwidth_gbs"):
         costs.require_facts(resolve.resolve("gfx942").device)
+
+
+def trial(tile: int, us: float, result: Result = "ok") -> Trial:
+    return Trial({"tile": tile}, "b32-c8192", result, us=us)
+
+
+def chosen(*trials: Trial, issue_us: float | None = 1.0) -> dict[str, int]:
+    """Return the config that is chosen of trials, the first of which is the default's."""
+    known = {text_of(each.config): replace(estimate(), us=each.us or 0.0, issue_us=issue_us) for each in trials}
+    found = choose(DECODE, BUCKET, trials, trials[0].config, known, 0, False)
+    assert found.winner is not None
+    return dict(found.winner.config)
+
+
+def test_the_default_is_given_up_for_a_tenth_and_no_less() -> None:
+    assert chosen(trial(16, 100.0), trial(32, 91.0)) == {"tile": 16}
+    assert chosen(trial(16, 100.0), trial(32, 89.0)) == {"tile": 32}
+
+
+def test_a_default_that_runs_is_kept_where_the_length_of_the_code_is_unknown() -> None:
+    assert chosen(trial(16, 100.0), trial(32, 50.0), issue_us=None) == {"tile": 16}
+    assert chosen(trial(16, 100.0, "resource"), trial(32, 200.0), issue_us=None) == {"tile": 32}
+
+
+def test_what_spills_serves_where_nothing_else_does() -> None:
+    assert chosen(trial(16, 100.0, "resource"), trial(32, 50.0, "resource")) == {"tile": 32}
+    assert chosen(trial(16, 100.0), trial(32, 50.0, "resource")) == {"tile": 16}

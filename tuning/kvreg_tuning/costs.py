@@ -42,25 +42,22 @@ CLOCK_HZ = {
     "gfx950": 2.4e9,
     "gfx1100": 2.5e9,
     "gfx1201": 2.97e9,
-    "sm_80": 1.41e9,
-    "sm_86": 1.7e9,
-    "sm_89": 2.52e9,
-    "sm_90": 1.98e9,
 }
-"""Peak engine clocks of the vendors' product pages (MI210, MI300X, MI355X, RX 7900 XTX, RX 9070 XT, A100, RTX 3090,
-RTX 4090, H200), recalled. Nominal, for a clock that was read would flip choices under throttling."""
+"""Peak engine clocks of AMD's product pages (MI210, MI300X, MI355X, RX 7900 XTX, RX 9070 XT), recalled. Nominal, for a
+clock that was read would flip choices under throttling."""
 OTHER_CLOCK_HZ = 2.0e9
 """Of an arch that is not listed: an assumption."""
 
-SLOTS = {"cuda": 4.0, "rocm wave64": 1.0, "rocm wave32": 2.0, "xpu": 8.0}
-"""Vector instructions of whole warps that a unit begins in a clock: four schedulers of an SM; four SIMDs of 16 lanes
-that take four clocks for a wave of 64; two SIMDs of 32 lanes of an RDNA CU; eight engines of an Xe core."""
+SLOTS = {64: 1.0, 32: 2.0}
+"""Lanes of a wave -> vector instructions of whole waves that a CU begins in a clock: four SIMDs of 16 lanes take four
+clocks for a wave of 64 (CDNA); two SIMDs of 32 lanes take one for a wave of 32 (RDNA)."""
 
 HIDING = 2.0
 """Waves that a slot needs before it has something to issue in most clocks. An assumption."""
 
-INSTRUCTION_BYTES = {"cuda": 16.0, "rocm": 6.0, "xpu": 16.0}
-"""NVIDIA since Volta and Intel: fixed. AMD: 4 or 8 each, about half and half in these kernels."""
+INSTRUCTION_BYTES = {"rocm": 6.0}
+"""4 or 8 bytes each, about half and half in these kernels. NVIDIA's PTX and Intel's SPIR-V are no machine code, so
+that nothing is known of its length there."""
 
 LOOPS = {Op.DECODE: 3.0, Op.PREFILL: 3.0, Op.WRITE: 1.0}
 """The attention kernels hold three loops over tiles (edge, whole, tail) that are nearly the same code."""
@@ -210,8 +207,7 @@ def _issue(
     code = reading.get("code_bytes")
     if not code or device.platform not in INSTRUCTION_BYTES:
         return None
-    kind = f"rocm wave{lanes}" if device.platform == "rocm" else device.platform
-    slots = SLOTS[kind]
+    slots = SLOTS[lanes]
     threads = reading.get("threads") or lanes
     instructions = work.tiles * code / INSTRUCTION_BYTES[device.platform] / LOOPS[op] * max(1, threads // lanes)
     clock = CLOCK_HZ.get(device.arch, OTHER_CLOCK_HZ)
