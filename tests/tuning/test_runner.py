@@ -11,6 +11,7 @@ import yaml
 
 from kvreg.core.buckets import Bucket
 from kvreg_tuning.effort import EFFORTS
+from kvreg_tuning.outcomes import failure
 from kvreg_tuning.runner import WorkerRunner
 from kvreg_tuning.subjects import Subject
 from kvreg_tuning.worker import Outcome
@@ -40,6 +41,18 @@ def test_a_device_is_timed_by_one_process_at_a_time(tmp_path: Path) -> None:
     assert waited
     assert [each.status for each in found] == ["ok", "ok"], found
     assert found[1].value["us"] > 0
+
+
+def test_configs_are_compiled_side_by_side_and_answered_in_their_order() -> None:
+    # A place that is not plainly `cpu` is a card to the runner: it compiles in processes of their own.
+    configs = [{"rows": 16}, {}, {"rows": 32}, {"rows": 64}]
+
+    with WorkerRunner("cpu:0", jobs=2) as runner:
+        outcomes = runner.compile(SUBJECT, [Bucket(64, 0)], configs, 60.0)
+
+    assert [each.status for each in outcomes] == ["ok", "error", "ok", "ok"]
+    assert outcomes[1].error_type == "KeyError"
+    assert failure(outcomes[1], "compile") == ("compile", outcomes[1].error)
 
 
 def test_two_tuners_of_one_home_leave_the_winners_of_both(tmp_path: Path, command: Any) -> None:
