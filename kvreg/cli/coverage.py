@@ -11,6 +11,7 @@ import click
 
 from kvreg.cli import render
 from kvreg.cli.once import Command
+from kvreg.cli.output_file import OutputFile
 from kvreg.core import asking, environment, registry
 from kvreg.core.coverage import HEAD_SIZES, Cell, cells, counts, rows, summary
 from kvreg.core.errors import UsageError, wrong
@@ -24,7 +25,7 @@ from kvreg.core.snapshot import Snapshot
 @click.option("--platform", help="Only this platform's devices.")
 @click.option("--mode", help="Only this KV quantization mode.")
 @click.option("--head-size", "head_sizes", type=click.IntRange(1), multiple=True, help="Only this; may be repeated.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one page of HTML to this file.")
+@click.option("--html", type=OutputFile(), help="Write one page of HTML to this file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, schema 1.")
 def coverage(
     platform: str | None, mode: str | None, head_sizes: Sequence[int], html: Path | None, as_json: bool

@@ -10,6 +10,7 @@ import click
 
 from kvreg.cli import render
 from kvreg.cli.once import Command
+from kvreg.cli.output_file import OutputFile
 from kvreg.core import notices
 from kvreg.core.errors import BadFile, UsageError
 from kvreg.core.near import suggestion
@@ -41,8 +42,8 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document,
 @_IDS
 @click.option("--platform", help="Where a list holds that does not say it.")
 @click.option("--device", help="The same, for one device.")
-@click.option("--output", type=_PATH, help="Write the list there.")
-@click.option("--report", type=_PATH, help="Write a Markdown page on what was found there.")
+@click.option("--output", type=OutputFile(), help="Write the list there.")
+@click.option("--report", type=OutputFile(), help="Write a Markdown page on what was found there.")
 @click.option("--title", default="Imported deselections", show_default=True, help="The page's title.")
 @_JSON
 def import_(
@@ -176,7 +177,7 @@ def _more(rows: list[Any]) -> None:
     "--at", "said", multiple=True, metavar="WORD=VALUE", help="More of the place: triton=3.8, memory_gib=24, ..."
 )
 @_IDS
-@click.option("--output", type=_PATH, help="Write there instead of to standard output.")
+@click.option("--output", type=OutputFile(), help="Write there instead of to standard output.")
 @_JSON
 def export(
     form: str,

@@ -11,6 +11,7 @@ import click
 
 from kvreg.cli import tune_runs
 from kvreg.cli.once import Group
+from kvreg.cli.output_file import OutputFile
 from kvreg.core import asking, environment
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.requests import DTYPES, Op
@@ -93,7 +94,7 @@ class Asked:
               help="Where winners go: KVREG_HOME, or the checkout.")  # fmt: skip
 @click.option("--require-improvement", is_flag=True, help="End with 7 when no bucket got faster.")
 @click.option("--no-estimate", is_flag=True, help="End with 6 where the device is absent, instead of estimating.")
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help=RECORD)
+@click.option("--record", type=OutputFile(), help=RECORD)
 @click.option("--simulate", type=click.Path(dir_okay=False, exists=True, path_type=Path), help=SIMULATE)
 @click.option(
     "--trial-timeout", "trial_timeout_s", type=click.FloatRange(min=1.0), help="Seconds after which a trial is hung."
@@ -208,9 +209,7 @@ def _spaces(asked: Asked, on: Device, shapes: Sequence[Shape], settings: Environ
 @click.option(
     "--head-size", "head_sizes", type=click.IntRange(1), multiple=True, help="Only this one; may be repeated."
 )
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw times against trials into this file."
-)
+@click.option("--plot", type=OutputFile(), help="Draw times against trials into this file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def report(device: str | None, head_sizes: Sequence[int], plot: Path | None, as_json: bool) -> int:
     """Show what the journal knows: trials by result, best and default of each bucket, and what it cost."""

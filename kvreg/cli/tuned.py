@@ -13,6 +13,7 @@ import click
 
 from kvreg.cli import render
 from kvreg.cli.once import Group
+from kvreg.cli.output_file import OutputFile
 from kvreg.core import asking, environment, notices, resolve
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.requests import Op
@@ -165,7 +166,12 @@ def diff(first: Path, second: Path, as_json: bool) -> int:
 
 @tuned.command()
 @click.argument("sources", type=_FILE, nargs=-1, required=True, metavar="FILE...")
-@click.option("--into", type=_FILE, required=True, help="The file that takes the entries; it need not exist.")
+@click.option(
+    "--into",
+    type=OutputFile(makes_folder=True),
+    required=True,
+    help="The file that takes the entries; it need not exist.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would become of each entry, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def merge(sources: tuple[Path, ...], into: Path, dry_run: bool, as_json: bool) -> int:

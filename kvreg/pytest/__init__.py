@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Load what the options ask for; raises UsageError in the process that the user started, never in a worker."""
     file = expectations_file(config)
     option = config.option
-    if file or option.kvreg_report or option.kvreg_audit:
+    if file or option.kvreg_report is not None or option.kvreg_audit:
         from kvreg.pytest.activation import activate
 
         activate(config, file)

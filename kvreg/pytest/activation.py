@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kvreg.core import output_files
 from kvreg.core.errors import KvregError, UsageError, wrong
 from kvreg.core.expectations.predicates import Where
 from kvreg.pytest.excuses import Excuses
@@ -72,9 +73,19 @@ def activate(config: pytest.Config, file: str) -> None:
         return
     from kvreg.pytest.record import Record
 
-    record = Record(config, entries, asked.where, asked.day, excuses.seen)
+    record = Record(config, entries, asked.where, asked.day, excuses.seen, _report_file(config))
     config.pluginmanager.register(record, "kvreg.pytest.record")
     config.pluginmanager.register(_Controller(asked, record), "kvreg.pytest.controller")
+
+
+def _report_file(config: pytest.Config) -> Path | None:
+    """Return the file of --kvreg-report, behind a link; raises UsageError for what is no regular file."""
+    named: str | None = config.option.kvreg_report
+    if named is None:
+        return None
+    path = output_files.target("--kvreg-report", named and str(config.invocation_params.dir / named))
+    output_files.require_folder("--kvreg-report", path)
+    return path
 
 
 def _asked(config: pytest.Config, file: str) -> Asked:
@@ -84,11 +95,7 @@ def _asked(config: pytest.Config, file: str) -> Asked:
     # An option counts from where pytest was started, an ini key from the project's root.
     folder = config.rootpath if option.kvreg_expectations is None else config.invocation_params.dir
     path = folder / file if file else None
-    report = config.invocation_params.dir / (option.kvreg_report or "report.json")
-    if not report.parent.is_dir():
-        raise UsageError(
-            wrong("--kvreg-report", required="a folder that is there", found=report.parent, remedy="make it first")
-        )
+    _report_file(config)
     if not option.kvreg_limit_s > 0:
         found = f"{option.kvreg_limit_s:g}"
         raise UsageError(wrong("--kvreg-limit-s", required="more than 0 seconds", found=found, remedy="raise it"))

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,13 +75,20 @@ class Record:
     """Plugin object of the process that the user started."""
 
     def __init__(
-        self, config: pytest.Config, entries: Sequence[Expectation], where: Where, day: date, seen: Seen
+        self,
+        config: pytest.Config,
+        entries: Sequence[Expectation],
+        where: Where,
+        day: date,
+        seen: Seen,
+        report: Path | None,
     ) -> None:
         self.seen = seen
         self._config = config
         self._entries = entries
         self._where = where
         self._day = day
+        self._report = report
         self._tests: dict[str, Test] = {}
         self._audit = Tally()
         self._collected: list[str] = []
@@ -118,9 +126,7 @@ class Record:
         if exitstatus == pytest.ExitCode.OK and self._nothing_executed:
             session.exitstatus = exitstatus = NOTHING_EXECUTED
         self._exit_code = int(exitstatus)
-        file = self._config.option.kvreg_report
-        if file:
-            path = self._config.invocation_params.dir / file
+        if (path := self._report) is not None:
             try:
                 replace_file(path, json.dumps(self._document(), indent=1).encode() + b"\n")
             except OSError as error:

@@ -140,7 +140,7 @@ def test_pytest_reads_an_export(ask, tmp_path):
         (("import", GOLDEN / "array-api-skips.txt"), "required --from"),
         (("import", GOLDEN / "none.txt", "--from", "array-api"), "a readable text file"),
         (("import", GOLDEN / "buildkite.yaml", "--platform", "xpu"), "are for lists that say no place"),
-        (("import", GOLDEN / "buildkite.yaml", "--output", "no/such/list.yaml"), "a path that can be written"),
+        (("import", GOLDEN / "buildkite.yaml", "--output", "no/such/list.yaml"), "a folder that is there"),
         (("export", "--format", "arguments"), "required --platform or --device"),
         (("export", "--format", "arguments", "--platform", "xpu", "--at", "tritn=3"), "did you mean triton?"),
         (("export", "--format", "arguments", "--platform", "xpu", "--at", "memory_gib=big"), "GiB as a number"),

@@ -207,9 +207,11 @@ def test_another_device_has_other_expectations_and_the_ini_key_names_the_list(ex
         ),
         (("--kvreg-expectations=excepted.yaml", "--kvreg-as-of=soon"), "--kvreg-as-of: required a date"),
         (("--kvreg-report=report.json", "--kvreg-limit-s=0"), "--kvreg-limit-s: required more than 0 seconds"),
-        (("--kvreg-report=none/report.json", "--kvreg-platform=cpu"), "required a folder"),
+        (("--kvreg-report=none/report.json", "--kvreg-platform=cpu"), "required a file in a folder"),
+        (("--kvreg-report=", "--kvreg-platform=cpu"), "found an empty name"),
+        (("--kvreg-report=/dev/null", "--kvreg-platform=cpu"), "required a regular file"),
     ],
-    ids=["no file", "no list", "device", "platform", "day", "limit", "report"],
+    ids=["no file", "no list", "device", "platform", "day", "limit", "report", "no name", "device file"],
 )
 def test_wrong_options_are_one_line_and_exit_4_with_workers_too(excepted, arguments, told):
     code, output = excepted.plain(*arguments, "-n2")
