@@ -24,10 +24,14 @@ OPTIONS = {
 
 KNOBS = {
     "num_warps": (1, 2, 4, 8),  # one warp keeps row reductions in registers; it won for int4 decode on an H200
-    "num_stages": (1, 2, 3, 4),
+    # Attention loads a tile's pages a stage before its rows: 3, 5 and 7 keep one, two and three tiles in flight.
+    "num_stages": (1, 2, 3, 5, 7),
     "maxnreg": (64, 96, 128, 168, 255),  # registers a thread for 8 to 2 blocks of 128 threads an SM
 }
 """Options worth a search, for the variants whose launcher passes them on."""
+
+LEAST_TILE = 32
+"""Keys of an int8 matrix instruction, which the kernels of this package take whole."""
 
 
 class Cuda(FolderBackend):
@@ -58,7 +62,10 @@ class Cuda(FolderBackend):
         # The software pipeline needs asynchronous copies, which sm_80 brought.
         deep = (device.capability or (0, 0)) >= (8, 0)
         knobs = KNOBS if deep else {**KNOBS, "num_stages": (1, 2)}
-        return spaces.blocks(variant, request) | spaces.options_of(variant, knobs)
+        sizes = spaces.blocks(variant, request)
+        if variant.needs_card and "tile" in sizes:
+            sizes["tile"] = tuple(tile for tile in sizes["tile"] if tile >= LEAST_TILE)
+        return sizes | spaces.options_of(variant, knobs)
 
     def unfit(self, variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:
         """Return why a config cannot win: threads, registers of the result, shared memory of the pipeline."""

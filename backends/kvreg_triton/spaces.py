@@ -65,9 +65,12 @@ def _accumulator(device: Device, request: Request, config: Mapping[str, int], th
 
 
 def _pipeline(variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:
-    """All stages but the one that is computed hold a tile of K and of V in shared memory."""
+    """Tiles ahead of the one that is computed lie in shared memory, K and V; pages are loaded a stage before rows.
+
+    So num_stages of 3, 5 and 7 keep one, two and three tiles (metadata.shared of the int4 decode, Triton 3.6 and 3.9).
+    """
     limit = device.shared_per_block_max_bytes
-    ahead = config["num_stages"] - 1
+    ahead = (config["num_stages"] - 1) // 2
     needed = ahead * config["tile"] * 2 * variant.mode.row_bytes(request.head_size)
     if limit is not None and needed > limit:
         return f"{ahead} tiles ahead are {needed} B of shared memory, at most {limit} B"
