@@ -55,16 +55,17 @@ def activate(config: pytest.Config, file: str) -> None:
 
     A worker's error would reach the user as an internal error of xdist; a worker is sent what passed here.
     """
-    from kvreg.core.expectations.files import read
+    from kvreg.core.expectations.files import usable
 
     if config.option.kvreg_audit:
         audit(config)
     sent = getattr(config, "workerinput", {}).get(_WORKER)
     try:
         asked = Asked.of_worker(sent) if sent else _asked(config, file)
-        entries = read(asked.file) if asked.file is not None else ()
+        survey = usable(asked.file) if asked.file is not None else None
     except KvregError as error:
         raise pytest.UsageError(error.message) from None
+    entries = survey.entries if survey is not None else ()
     limit_s = config.option.kvreg_limit_s if config.option.kvreg_run_skipped else None
     excuses = Excuses(entries, asked.where, asked.day, alone_limit_s=limit_s)
     config.pluginmanager.register(excuses, "kvreg.pytest.excuses")
@@ -73,7 +74,7 @@ def activate(config: pytest.Config, file: str) -> None:
         return
     from kvreg.pytest.record import Record
 
-    record = Record(config, entries, asked.where, asked.day, excuses.seen, _report_file(config))
+    record = Record(config, survey, asked.where, asked.day, excuses.seen, _report_file(config))
     config.pluginmanager.register(record, "kvreg.pytest.record")
     config.pluginmanager.register(_Controller(asked, record), "kvreg.pytest.controller")
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from kvreg.pytest.comparisons import KNOWN, Comparison, Pair, pairs
-from kvreg.pytest.record import TALLY
 from kvreg.pytest.soundness import LEAST_CORRELATION, UNREADABLE, Judgement, judge
+from kvreg.pytest.tally import TALLY
 from kvreg.pytest.watched import Watch
 
 MARKER = "kvreg_unaudited"

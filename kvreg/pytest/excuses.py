@@ -1,7 +1,8 @@
 """Applies expectations to collected tests: strict xfail, flaky, and skip, which never runs in this process.
 
 Nothing is deselected: each excepted test is collected, reported, and carries its reason as properties that JUnit files
-show. An entry past its date excuses nothing: its test runs and gates again, and one that may not run fails.
+show. An entry past its date, or without a field that is required (a reason, an end), excuses nothing: its test runs
+and gates again, and one that may not run fails.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Excuse:
     """The test's id as it was collected: xdist may add a group's name to it."""
     entry: Expectation
     expired: bool
+    void: bool
+    """Whether it excuses nothing: it has expired, or lacks what an entry must have."""
     outcome: alone.Outcome | None = None
     """Of its run in a process of its own."""
     flaked: bool = False
@@ -101,10 +104,12 @@ class Excuses:
                 self.seen.undecided.update(self._numbers[id(entry)] for entry in open_here)
 
     def _excuse(self, item: pytest.Item, entry: Expectation) -> None:
-        excuse = Excuse(self._numbers[id(entry)], item.nodeid, entry, entry.expired(self._day))
+        expired = entry.expired(self._day)
+        void = expired or bool(entry.lacking)
+        excuse = Excuse(self._numbers[id(entry)], item.nodeid, entry, expired, void)
         item.stash[_EXCUSE] = excuse
         item.user_properties += properties(entry)
-        if excuse.expired:
+        if excuse.void:
             return
         if entry.expect is Expect.XFAIL:
             item.add_marker(pytest.mark.xfail(reason=told(entry), strict=True), append=False)
@@ -117,8 +122,8 @@ class Excuses:
         excuse = item.stash.get(_EXCUSE, None)
         if excuse is None or excuse.entry.expect is not Expect.SKIP:
             return
-        if excuse.expired:
-            pytest.fail(f"expired on {excuse.entry.review_by}: {told(excuse.entry)}", pytrace=False)
+        if excuse.void:
+            pytest.fail(f"{why_void(excuse.entry, self._day)}: {told(excuse.entry)}", pytrace=False)
         if self._alone_limit_s is not None:
             excuse.outcome = alone.run(excuse.test, root=item.config.rootpath, limit_s=self._alone_limit_s)
             ended = f"{excuse.outcome.result} {excuse.outcome.detail}".strip()
@@ -129,7 +134,7 @@ class Excuses:
         """Turn a flaky test's failure into a report that does not gate, and tell the record what holds."""
         report = yield
         excuse = item.stash.get(_EXCUSE, None)
-        flaky = excuse is not None and excuse.entry.expect is Expect.FLAKY and not excuse.expired
+        flaky = excuse is not None and excuse.entry.expect is Expect.FLAKY and not excuse.void
         if excuse is not None:
             if flaky and report.failed:
                 excuse.flaked = True
@@ -145,6 +150,13 @@ def _is_strict(item: pytest.Item) -> bool:
     """Return whether a pass of a test that is marked xfail, by its source or by an expectation, is a failure."""
     default = item.config.getini("xfail_strict")
     return any(mark.kwargs.get("strict", default) for mark in item.iter_markers("xfail"))
+
+
+def why_void(entry: Expectation, day: date) -> str:
+    """Return why an entry excuses nothing on a day; empty where it does excuse."""
+    if entry.lacking:
+        return f"lacks {', '.join(entry.lacking)}"
+    return f"expired on {entry.review_by}" if entry.expired(day) else ""
 
 
 def told(entry: Expectation) -> str:

@@ -1,7 +1,8 @@
 """What a run has shown: the outcome of every test, the terminal's summary, the JSON report, and the verdict.
 
 A run is green only if a test was executed that could have turned it red: one that passed or failed, or a strict xfail.
-Skipped and flaky tests and an xfail that may pass cannot. Where none was, the run ends with NOTHING_EXECUTED.
+Skipped and flaky tests and an xfail that may pass cannot. Where none was, the run ends with NOTHING_EXECUTED. Where
+an entry of the list lacks what is required (a reason, an end), every run ends with INCOMPLETE_LIST.
 
 All of it happens in the process that the user started; reports come from there or from workers alike.
 """
@@ -11,8 +12,8 @@ from __future__ import annotations
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,19 @@ import pytest
 
 from kvreg.core import installed, notices
 from kvreg.core.expectations.entries import Expectation
+from kvreg.core.expectations.files import Survey
 from kvreg.core.expectations.node_ids import file_of
 from kvreg.core.expectations.predicates import Where
 from kvreg.core.shards import replace_file
-from kvreg.pytest.excuses import EXCUSE, GATES, Seen, told
+from kvreg.pytest.excuses import EXCUSE, GATES, Seen, told, why_void
+from kvreg.pytest.tally import TALLY, Tally
 
 NOTHING_EXECUTED = int(pytest.ExitCode.TESTS_FAILED)
 """Not 5 (no test collected), which scripts often take for success, nor a number of our own, which they do not know."""
 
-TALLY = "kvreg_audit"
-"""Attribute of a test's report that holds what it compared; xdist carries it, being plain values."""
+INCOMPLETE_LIST = int(pytest.ExitCode.TESTS_FAILED)
+"""As for an entry past its date whose test fails again: the tests did run, so it is no error of usage."""
+
 SCHEMA = 1
 _WORST = ("passed", "xpassed", "skipped", "xfailed", "flaky", "error", "failed")
 """Outcomes of a test's phases; the last of this order is the test's."""
@@ -52,32 +56,13 @@ class Test:
     excuse: dict[str, Any] | None = None
 
 
-@dataclass(slots=True)
-class Tally:
-    """What the audit says of all tests."""
-
-    judged: int = 0
-    exempt: Counter[str] = field(default_factory=Counter)
-    findings: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, test: str, part: dict[str, Any]) -> None:
-        """Take what one phase of a test has compared."""
-        self.judged += part["judged"]
-        self.exempt.update(part["exempt"])
-        self.findings += [{"test": test, **finding} for finding in part["findings"]]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
-        return {"judged": self.judged, "exempt": dict(self.exempt), "findings": self.findings}
-
-
 class Record:
     """Plugin object of the process that the user started."""
 
     def __init__(
         self,
         config: pytest.Config,
-        entries: Sequence[Expectation],
+        survey: Survey | None,
         where: Where,
         day: date,
         seen: Seen,
@@ -85,7 +70,9 @@ class Record:
     ) -> None:
         self.seen = seen
         self._config = config
-        self._entries = entries
+        self._entries = survey.entries if survey is not None else ()
+        # A run that only collects applies nothing, and its output is often kept as a list of ids.
+        self._faults = survey.faults if survey is not None and not config.option.collectonly else ()
         self._where = where
         self._day = day
         self._report = report
@@ -122,9 +109,11 @@ class Record:
         return None
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Turn a run red that has executed nothing, and write the report."""
+        """Turn a run red that has executed nothing or whose list lacks something, and write the report."""
         if exitstatus == pytest.ExitCode.OK and self._nothing_executed:
             session.exitstatus = exitstatus = NOTHING_EXECUTED
+        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and self._faults:
+            session.exitstatus = exitstatus = INCOMPLETE_LIST
         self._exit_code = int(exitstatus)
         if (path := self._report) is not None:
             try:
@@ -134,7 +123,13 @@ class Record:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say what was excepted and why, what the audit found, and what the verdict rests on."""
-        lines = [*self._entry_lines(), *self._undecided_lines(), *self._unmatched_lines(), *self._audit_lines()]
+        lines = [
+            *self._entry_lines(),
+            *self._fault_lines(),
+            *self._undecided_lines(),
+            *self._unmatched_lines(),
+            *self._audit_lines(),
+        ]
         if lines:
             terminalreporter.section(f"kvreg: {_place(self._where)}, as of {self._day}")
             for line in lines:
@@ -143,6 +138,11 @@ class Record:
             terminalreporter.line(
                 f"kvreg: nothing was executed that could fail ({_counted(self._outcomes())}): "
                 f"a run that proves nothing ends with {NOTHING_EXECUTED}",
+                red=True,
+            )
+        if self._faults:
+            terminalreporter.line(
+                f"kvreg: entries that lack what is required excuse nothing; such a run ends with {INCOMPLETE_LIST}",
                 red=True,
             )
 
@@ -164,13 +164,19 @@ class Record:
 
     def _entry_lines(self) -> Iterator[str]:
         for entry, tests in self._by_entry():
-            expired = f"expired on {entry.review_by}, excuses nothing; " if entry.expired(self._day) else ""
+            void = why_void(entry, self._day)
+            excuses_nothing = f"{void}, excuses nothing; " if void else ""
             counts = _counted(Counter(test.outcome for test in tests))
-            yield notices.one_line(f"{entry.test}: {counts}: {expired}{told(entry)}")
+            yield notices.one_line(f"{entry.test}: {counts}: {excuses_nothing}{told(entry)}")
             for test in tests:
                 ran = test.excuse["alone"] if test.excuse is not None else None
                 if ran is not None:
                     yield f"  {test.id}, alone: {ran['result']} after {ran['seconds']:.1f} s {ran['detail']}"
+
+    def _fault_lines(self) -> Iterator[str]:
+        for fault in self._faults:
+            place = f"{self._entries[0].file}:{fault.line}"
+            yield notices.one_line(f"finding: {place}: {fault.code}: {fault.test}: {fault.text}")
 
     def _undecided_lines(self) -> Iterator[str]:
         for number in sorted(self.seen.undecided):
@@ -218,6 +224,9 @@ class Record:
             "executed": sum(test.executed for test in self._tests.values()),
             "outcomes": dict(sorted(self._outcomes().items())),
             "tests": [self._of_test(test) for test in self._tests.values()],
+            "findings": [
+                {"code": each.code, "test": each.test, "line": each.line, "text": each.text} for each in self._faults
+            ],
             "unmatched": [_entry(entry) for entry in self._unmatched()],
             "undecided": [_entry(self._entries[number]) for number in sorted(self.seen.undecided)],
             "audit": self._audit.to_json() if self._config.option.kvreg_audit else None,
@@ -247,6 +256,7 @@ class Record:
                 "owner": entry.owner,
                 "review_by": entry.review_by.isoformat() if entry.review_by else None,
                 "expired": test.excuse["expired"],
+                "lacking": list(entry.lacking),
                 "alone": test.excuse["alone"],
             },
         }

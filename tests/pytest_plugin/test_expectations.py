@@ -195,6 +195,58 @@ def test_another_device_has_other_expectations_and_the_ini_key_names_the_list(ex
     assert off.outcomes == {"test_wrong_elsewhere": "passed"}
 
 
+WHOLE = {
+    "when": "everywhere",
+    "expect": "xfail",
+    "reason": "rounding",
+    "issue": '"example/kernels#1"',
+    "owner": "ada",
+    "added": "2026-11-01",
+    "review_by": "2026-12-24",
+}
+INCOMPLETE = {
+    "no_such_day": ({"review_by": "2026-02-30"}, "review_by", "found '2026-02-30'"),
+    "other_form": ({"review_by": "01.10.2026"}, "review_by", "found '01.10.2026'"),
+    "with_a_time": ({"review_by": "2026-10-01T00:00:00"}, "review_by", "found '2026-10-01T00:00:00'"),
+    "no_end": ({"review_by": None}, "review_by", "found none"),
+    "flaky_for_ever": ({"expect": "flaky", "review_by": None}, "review_by", "found none"),
+    "skipped_for_ever": ({"expect": "skip", "kind": "crash", "review_by": None}, "review_by", "found none"),
+    "no_reason": ({"reason": None}, "reason", "found none"),
+    "no_issue": ({"issue": "tomorrow"}, "issue", "found 'tomorrow'"),
+    "no_owner": ({"owner": '" "'}, "owner", "found ' '"),
+}
+"""Test -> (its entry's differences from WHOLE, the field that it lacks, what is told of it)."""
+
+
+def test_an_entry_without_a_reason_or_an_end_excuses_nothing_and_is_a_finding_of_a_red_run(suite):
+    lines = []
+    for name, (differing, _, _) in INCOMPLETE.items():
+        stated = {**WHOLE, **differing, "test": f"test_incomplete.py::test_{name}"}
+        fields = ", ".join(f"{field}: {value}" for field, value in stated.items() if value is not None)
+        lines.append(f"- {{{fields}}}\n")
+    listed = "schema: 1\nexpectations:\n"
+    suite.write("incomplete.yaml", listed + "".join(lines))
+    suite.write("green.yaml", listed + lines[3])
+    tests = "".join(f"def test_{name}(): assert False\n" for name in INCOMPLETE)
+    suite.write("test_incomplete.py", tests)
+    suite.write("test_whole.py", "def test_it(): pass\n")
+
+    ran = suite.run("--kvreg-expectations=incomplete.yaml", "--kvreg-device=cpu", AS_OF, "-n2", "test_incomplete.py")
+    green = suite.run("--kvreg-expectations=green.yaml", "--kvreg-device=cpu", AS_OF, "test_whole.py")
+
+    due = dict.fromkeys((f"test_{name}" for name in INCOMPLETE), "failed")
+    assert ran.outcomes == {**due, "test_skipped_for_ever": "error"}
+    assert [each["line"] for each in ran.report["findings"]] == list(range(3, 3 + len(INCOMPLETE)))
+    for line, (name, (_, field, found)) in enumerate(INCOMPLETE.items(), start=3):
+        place = f"incomplete.yaml:{line}: no_{field}: test_incomplete.py::test_{name}: {field}: required"
+        (told,) = [each for each in ran.output.splitlines() if each.startswith("finding: ") and place in each]
+        assert found in told
+        assert ran.test(f"test_{name}")["expectation"]["lacking"] == [field]
+    assert "lacks review_by" in ran.test("test_skipped_for_ever")["message"]
+    assert (green.code, green.report["exit_code"], green.outcomes) == (1, 1, {"test_it": "passed"})
+    assert "green.yaml:3: no_review_by" in green.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvreg.core.expectations.node_ids import Pattern
 from kvreg.core.expectations.predicates import When, Where
-from kvreg.core.expectations.vocabulary import Expect, Kind
+from kvreg.core.expectations.vocabulary import REQUIRED, Expect, Kind
 
 ID_DIGITS = 8
 """Of 5 000 entries, two share the first eight hex digits with a chance of 0.3 %; `show` then names both."""
@@ -59,6 +59,12 @@ class Expectation:
     def place(self) -> str:
         """`file:line`."""
         return f"{self.file}:{self.line}"
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Required fields that the file leaves out or that could not be read: such an entry excuses nothing."""
+        needed = (*REQUIRED, "kind") if self.expect is Expect.SKIP else REQUIRED
+        return tuple(name for name in needed if not getattr(self, name))
 
     def expired(self, day: date) -> bool:
         """Return whether it was to be reviewed before `day`."""

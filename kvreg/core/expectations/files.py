@@ -16,7 +16,7 @@ from kvreg.core.errors import BadFile
 from kvreg.core.expectations.entries import Expectation
 from kvreg.core.expectations.node_ids import Pattern, misread
 from kvreg.core.expectations.predicates import When, parse
-from kvreg.core.expectations.vocabulary import EVERYWHERE, WORDS, Expect, Kind
+from kvreg.core.expectations.vocabulary import EVERYWHERE, REQUIRED, WORDS, Expect, Kind
 from kvreg.core.near import suggestion
 
 UNKNOWN_WORD = "unknown_word"
@@ -56,11 +56,16 @@ class Survey:
 
 def read(path: Path) -> tuple[Expectation, ...]:
     """Return the entries of a file; raises BadFile for the first one that cannot be used."""
+    return usable(path).entries
+
+
+def usable(path: Path) -> Survey:
+    """Return what `survey` does of a file whose every entry can be used; raises BadFile for the first that cannot."""
     found = survey(path)
     for fault in found.faults:
         if fault.is_grave:
             raise BadFile(f"{path}:{fault.line}: {fault.text}")
-    return found.entries
+    return found
 
 
 def survey(path: Path) -> Survey:
@@ -197,12 +202,10 @@ def _unknown_word(field: str, word: str, record: Any) -> Fault:
 
 def _fault(field: str, error: Mapping[str, Any], record: Any, stated: Mapping[str, Any]) -> Fault:
     """Return one error of pydantic as a fault of the list."""
-    from kvreg.core.expectations.schema import NEEDED
-
     line = record.lines.get(field, record.line)
     if error["type"] == "missing":
         text = f"{field}: required, found none; "
-        if field in NEEDED:
+        if field in REQUIRED:
             return Fault(f"no_{field}", record.line, _test(record), f"{text}add it", field)
         return _grave(record, field, "required, found none; every entry needs it")
     value = stated.get(field)
@@ -214,7 +217,7 @@ def _fault(field: str, error: Mapping[str, Any], record: Any, stated: Mapping[st
     if field == "when" and (unread := _misread(value)):
         return _grave(record, field, f"{unread}; correct the condition")
     text = f"required {_FORMS[field]}, found {found}; correct it"
-    if field in NEEDED:
+    if field in REQUIRED:
         return Fault(f"no_{field}", line, _test(record), f"{field}: {text}", field)
     return _grave(record, field, text)
 

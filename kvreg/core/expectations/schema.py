@@ -72,10 +72,6 @@ class ExpectationFile(Closed):
     expectations: list[Entry]
 
 
-NEEDED = ("reason", "issue", "owner", "added", "review_by")
-"""Fields whose lack is a finding of the check; the list is read all the same."""
-
-
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of a file of expectations."""
     made = ExpectationFile.model_json_schema(by_alias=True)

@@ -28,6 +28,10 @@ class Kind(StrEnum):
     UNSUPPORTED = "unsupported"
 
 
+REQUIRED = ("reason", "issue", "owner", "added", "review_by")
+"""Fields without which nothing is switched off; a list that lacks them is read all the same, and each is a finding."""
+
+
 class WordType(StrEnum):
     """What the value of a predicate's word is made of."""
 
