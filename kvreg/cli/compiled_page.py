@@ -80,14 +80,21 @@ def _others(found: list[Evidence]) -> str:
     for (arch, mode), members in by_place.items():
         whole = [size for size in sorted({each.head_size for each in members}) if _served(members, size)]
         lines.append(f"| {arch} | `{mode}` | {', '.join(map(str, whole)) or 'none'} |")
-    refused = [each for each in found if each.refusals]
-    lines += ["", "## Refused by the figures", ""]
-    if not refused:
-        lines.append("Nothing: each op has launch parameters that compile soundly.")
-    for each in refused:
-        reasons = "; ".join(f"{one.field}: required {one.required}, found {one.found}" for one in each.refusals)
-        lines.append(f"- {each.arch}, {each.variant} at {each.head_size}: {reasons}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", "## Refused by the figures", "", *_refusals(found)]) + "\n"
+
+
+def _refusals(found: list[Evidence]) -> Iterator[str]:
+    """Yield a line for each variant, head size and reason, with the archs that it holds for."""
+    archs: dict[tuple[str, int, str], list[str]] = {}
+    for each in found:
+        for one in each.refusals:
+            # The arch is a part of most sentences, which are otherwise the same for several.
+            text = f"{one.field}: required {one.required}, found {one.found}".replace(each.arch, "the arch")
+            archs.setdefault((each.variant, each.head_size, text), []).append(each.arch)
+    for (variant, head_size, text), names in archs.items():
+        yield f"- {', '.join(names)}: {variant} at {head_size}: {text}"
+    if not archs:
+        yield "Nothing: each op has launch parameters that compile soundly."
 
 
 def _served(members: list[Evidence], head_size: int) -> bool:
