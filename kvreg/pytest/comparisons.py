@@ -32,6 +32,8 @@ class Comparison:
     """Names of what was found and what is due; rtol and atol are the third and fourth, or named."""
     defaults: Tolerance | None
     """None: by dtype, as torch does."""
+    takes_apart: bool = False
+    """Whether it compares the members of lists and mappings one by one; numpy makes one array of a list."""
     is_question: bool = False
     """It returns True or False, and code that is no test asks it too: judged only where a test file itself asks."""
 
@@ -40,7 +42,7 @@ class Comparison:
 
 
 KNOWN = (
-    Comparison("torch.testing", "assert_close", ("actual", "expected"), None),
+    Comparison("torch.testing", "assert_close", ("actual", "expected"), None, takes_apart=True),
     Comparison("numpy.testing", "assert_allclose", ("actual", "desired"), (1e-7, 0.0)),
     Comparison("torch", "allclose", ("input", "other"), (1e-5, 1e-8), is_question=True),
     Comparison("numpy", "allclose", ("a", "b"), (1e-5, 1e-8), is_question=True),
@@ -60,9 +62,10 @@ class Pair:
 
 
 def pairs(comparison: Comparison, arguments: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Pair | None]:
-    """Yield what one call compared, containers taken apart; None for what is no array of numbers."""
+    """Yield what one call compared, containers as the function takes them; None for what is no array of numbers."""
     given = dict(zip((*comparison.parameters, "rtol", "atol"), arguments, strict=False)) | dict(named)
-    for actual, expected in _leaves(*(given.get(name) for name in comparison.parameters)):
+    compared = [given.get(name) for name in comparison.parameters]
+    for actual, expected in _leaves(*compared) if comparison.takes_apart else [compared]:
         found, due = _array(actual), _array(expected)
         if found is None or due is None:
             yield None
@@ -89,8 +92,10 @@ def _leaves(actual: Any, expected: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _is_container(value: Any) -> bool:
-    """Return whether a value is a list that holds more than numbers."""
-    return isinstance(value, list | tuple) and any(hasattr(each, "shape") or _is_container(each) for each in value)
+    """Return whether a value is a list that holds more than numbers: numpy's numbers have a shape too, `()`."""
+    return isinstance(value, list | tuple) and any(
+        getattr(each, "shape", ()) != () or _is_container(each) for each in value
+    )
 
 
 def _array(value: Any) -> tuple[Any, str, float] | None:
@@ -99,6 +104,8 @@ def _array(value: Any) -> tuple[Any, str, float] | None:
 
     torch = sys.modules.get("torch")
     try:
+        if torch is not None and _are_tensors(value, torch):
+            value = torch.stack(tuple(value))
         if torch is not None and isinstance(value, torch.Tensor):
             kind = value.dtype
             wide = torch.complex128 if kind.is_complex else torch.float64 if kind.is_floating_point else kind
@@ -108,3 +115,8 @@ def _array(value: Any) -> tuple[Any, str, float] | None:
         return array, array.dtype.name, 0.0
     except (RuntimeError, TypeError, ValueError):  # sparse, quantized, nested and meta tensors; ragged lists
         return None
+
+
+def _are_tensors(value: Any, torch: Any) -> bool:
+    """Return whether a value is a list of nothing but tensors."""
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(each, torch.Tensor) for each in value)

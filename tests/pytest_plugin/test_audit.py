@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
+
+from kvreg.pytest.comparisons import KNOWN, pairs
 
 CONFTEST = """\
 import numpy as np
@@ -32,7 +35,7 @@ def test_exactly_the_unsound_comparisons_fail(ran):
     due = {"test_sound": "passed", "test_unsound": "failed", "test_failing": "failed"}
 
     assert ran.code == 1
-    assert len(ran.outcomes) == 18
+    assert len(ran.outcomes) == 20
     assert {**ran.outcomes, "test_unsound_fixture": "failed"} == {
         name: due["_".join(name.split("_")[:2])] for name in ran.outcomes
     }
@@ -121,3 +124,16 @@ def test_unrotated_int4_fails_at_5e_2_and_without_a_scale(known_case):
     assert {
         known_case.outcomes[name] for name in known_case.outcomes if name.startswith("test_scale_free[rotated-")
     } == {"passed"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_of_a_list_torch_compares_tensors_one_by_one_but_numbers_are_judged_together(dtype):
+    (assert_close,) = [each for each in KNOWN if each.takes_apart]
+    rows = torch.arange(64, dtype=dtype).reshape(4, 16)
+
+    def shapes(*compared):
+        return [pair and (pair.actual.shape, pair.expected.shape) for pair in pairs(assert_close, compared, {})]
+
+    assert shapes(list(rows), list(rows)) == [((16,), (16,))] * 4
+    assert shapes({"x": list(rows.ravel())}, {"x": list(rows.ravel())}) == [((64,), (64,))]
+    assert shapes(rows.ravel().tolist(), rows.ravel().tolist()) == [((64,), (64,))]

@@ -33,6 +33,14 @@ def test_unsound_uncorrelated():
     assert_allclose(ROWS[::-1], ROWS, atol=9.0)
 
 
+def test_unsound_list_of_numbers():
+    assert_allclose(list(ROWS.ravel()), list(ROWS.ravel()), atol=5.0)
+
+
+def test_unsound_list_of_short_rows():
+    assert_allclose(list(ROWS[:, :4]), list(ROWS[:, :4]), atol=5.0)
+
+
 def test_unsound_imported_by_conftest():
     conftest.bound_early(ROWS, ROWS, atol=5.0)
 
