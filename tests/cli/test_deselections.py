@@ -15,6 +15,7 @@ KINDS = sorted(path.stem for path in GOLDEN.glob("*.txt") if path.stem != "test-
 CODES = {
     *("bad_entry", "unknown_word", "no_reason", "no_issue", "no_owner", "no_added", "no_review_by", "no_kind"),
     *("expired", "dead", "wide", "hits", "duplicate", "shadowed", "overlap", "order"),
+    *("ahead", "reversed", "far"),
 }
 AS_OF = ("--as-of", "2026-11-29")
 

@@ -3,6 +3,7 @@
 bad_entry, unknown_word       an entry that cannot be used as it stands
 no_reason, no_issue, no_owner, no_added, no_review_by, no_kind      what an entry lacks
 expired                       its day of review has passed
+ahead, reversed, far          it was added on a day to come, is to be reviewed before that, or too late
 dead                          it takes no collected id
 wide, hits                    a glob takes more ids, or fewer, than it says
 duplicate, shadowed, overlap  two entries speak of the same test at the same place
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from datetime import date
+from datetime import date, timedelta
 from itertools import combinations, pairwise
 
 from kvreg.core.expectations.entries import Expectation
@@ -26,6 +27,11 @@ from kvreg.core.near import suggestion
 
 UNDECLARED_HITS = 16
 """Ids that a glob may take without saying how many: more than the values of two or three parameters that vary."""
+
+LONGEST_REVIEW = timedelta(days=400)
+"""From the day of the check to the next review: a year and a month's grace, so each is looked at every year."""
+DAYS_DIFFER = timedelta(days=1)
+"""How far `added` may lie ahead: where an entry is written, the day can be one later than where it is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ def check(found: Survey, known: Known, as_of: date, ids: IdIndex | None = None) 
     findings = [Finding(fault.code, fault.line, fault.test, fault.text) for fault in found.faults]
     findings += _unknown_names(found.entries, known)
     findings += _expired(found.entries, as_of)
+    findings += _misdated(found.entries, as_of)
     hits = _hits(found.entries, ids)
     if ids is not None:
         findings += _unmatched(found.entries, hits, ids)
@@ -77,6 +84,23 @@ def _expired(entries: Iterable[Expectation], as_of: date) -> Iterator[Finding]:
                 "run the test without the entry, then remove it or set the next day of review"
             )
             yield Finding("expired", entry.line, entry.test, text)
+
+
+def _misdated(entries: Iterable[Expectation], as_of: date) -> Iterator[Finding]:
+    for entry in entries:
+        added, review_by = entry.added, entry.review_by
+        if added is not None and added - as_of > DAYS_DIFFER:
+            text = f"added: required a day that has come ({as_of}), found {added}; write the day on which it was added"
+            yield Finding("ahead", entry.line, entry.test, text)
+        if added is not None and review_by is not None and review_by < added:
+            text = (
+                f"review_by: required the day of added ({added}) or later, found {review_by}; correct one of the two"
+            )
+            yield Finding("reversed", entry.line, entry.test, text)
+        if review_by is not None and review_by - as_of > LONGEST_REVIEW:
+            latest = f"{as_of + LONGEST_REVIEW} ({LONGEST_REVIEW.days} days ahead)"
+            text = f"review_by: required at most {latest}, found {review_by}; set an earlier day of review"
+            yield Finding("far", entry.line, entry.test, text)
 
 
 def _hits(entries: Sequence[Expectation], ids: IdIndex | None) -> list[list[str]]:
