@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvreg.cli import progress, render
+from kvreg.cli import extras, progress, render
 from kvreg.cli.asked import chosen
 from kvreg.core import installed, registry, resolve
 from kvreg.core.environment import Environment
@@ -44,7 +44,12 @@ def run(asked: Asked, settings: Environment) -> int:
     """Compile for each device's arch, record what is sound, and answer; 3 when the figures refuse something."""
     # A shell may have turned the interpreter on, under which nothing is compiled; the numerics' workers turn it on.
     os.environ["TRITON_INTERPRET"] = "0"
-    devices = {(found := _arch(name)).key: found for name in asked.devices or _default(settings)}
+    # Words first: they are wrong or right whatever is installed here.
+    named = [resolve.resolve(name).device for name in asked.devices or _default(settings)]
+    with extras.kernels("validate --compile"):
+        from kvreg.validation import cross
+
+    devices = {(found := cross.arch_device(device)).key: found for device in named}
     with progress.view() as view:
         answers = [(device, *_one(asked, settings, device, view)) for device in devices.values()]
     versions = answers[0][2]
@@ -68,12 +73,6 @@ def _default(settings: Environment) -> tuple[str, ...]:
             )
         )
     return (settings.device,)
-
-
-def _arch(name: str) -> Device:
-    from kvreg.validation.cross import arch_device
-
-    return arch_device(resolve.resolve(name).device)
 
 
 def _one(asked: Asked, settings: Environment, device: Device, view: Any) -> tuple[list[Result], Mapping[str, Any]]:

@@ -128,7 +128,9 @@ def _tune(asked: Asked) -> int:
         spaces = _spaces(asked, on, shapes, settings)
         files = tune_runs.files(on, spaces, settings.home, asked.target)
         common = replace(common, budget_s=common.budget_s or _assumed_budget(asked, on))
-        if not asked.no_estimate and not tune_runs.is_here(on):
+        if asked.no_estimate:
+            tune_runs.require_here(on)
+        elif not tune_runs.is_here(on):
             estimation = tune_runs.estimated(on, spaces, files, common, asked.jobs)
             from kvreg.cli import tune_estimates
 
@@ -147,7 +149,7 @@ def _common(asked: Asked, settings: Environment) -> tune_runs.Common:
     effort = efforts.EFFORTS[asked.level]
     return tune_runs.Common(
         effort=effort,
-        strategy=tune_runs.strategy(asked.search, effort),
+        search=asked.search,
         budget_s=None if asked.budget is None else efforts.seconds(asked.budget),
         seed=asked.seed,
         repeats=asked.repeats,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvreg.cli import extras
 from kvreg.core.devices import folder_name
 from kvreg.core.errors import DeviceUnavailable, UsageError, wrong
 
@@ -30,7 +31,8 @@ class Common:
     """What every run is told, real or replayed."""
 
     effort: Effort
-    strategy: Strategy
+    search: Strategy | None
+    """The strategy that was asked for by name."""
     budget_s: float | None
     seed: int
     repeats: int
@@ -38,8 +40,9 @@ class Common:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of a campaign."""
-        return {name: getattr(self, name) for name in ("effort", "strategy", "budget_s", "seed", "repeats")}
+        """Those of a campaign; warns where the effort's own strategy is not installed."""
+        plain = {name: getattr(self, name) for name in ("effort", "budget_s", "seed", "repeats")}
+        return {**plain, "strategy": strategy(self.search, self.effort)}
 
 
 def require_home(home: Path, *, simulated: bool) -> None:
@@ -94,6 +97,19 @@ def files(on: Device, spaces: Sequence[Space], home: Path, target: str) -> Calla
     return lambda space: (space.tuned_dir or home) / name
 
 
+def require_here(on: Device) -> None:
+    """Raise DeviceUnavailable where only an estimate could be had, which --no-estimate rules out."""
+    if not is_here(on):
+        raise DeviceUnavailable(
+            wrong(
+                f"tune {on.key} --no-estimate",
+                required="that card in this machine",
+                found="none",
+                remedy="run it where the card is, or leave --no-estimate out",
+            )
+        )
+
+
 def is_here(on: Device) -> bool:
     """Return whether the device is in this machine."""
     from kvreg.validation import machine as machines
@@ -130,8 +146,9 @@ def measured(
         lock=lock,
         trial_timeout_s=trial_timeout_s,
     )
+    settings = common.settings  # a warning stands above the table
     with open_journal(common.home) as journal, runner, tune_view.view(_board(on, common)) as view:
-        campaign = Campaign(on, spaces, runner, journal, versions, files, view=view, **common.settings)
+        campaign = Campaign(on, spaces, runner, journal, versions, files, view=view, **settings)
         campaign.run()
     return campaign
 
@@ -148,18 +165,9 @@ def estimated(
     os.environ["TRITON_INTERPRET"] = "0"
     from kvreg.cli import tune_view
 
-    try:
+    with extras.kernels(f"tune {on.key}", "torch and Triton, whose compiler an estimate needs"):
         from kvreg.validation.compilers import compiler_of
         from kvreg_tuning import costs, estimating
-    except ModuleNotFoundError as error:
-        raise DeviceUnavailable(
-            wrong(
-                f"tune {on.key}",
-                required="torch and Triton, whose compiler an estimate needs",
-                found=f"no module {error.name}",
-                remedy="install the kernels' packages: pip install 'kvreg[kernels]'",
-            )
-        ) from error
 
     costs.require_facts(on)
     compiler, target = compiler_of(on, common.home)
@@ -192,6 +200,7 @@ def replayed(path: Path, common: Common) -> Campaign:
     require_home(common.home, simulated=True)
     on = resolve.resolve(recorded.device).device
     target = common.home / "tuned" / f"{folder_name(on.key)}.yaml"
+    settings = common.settings  # a warning stands above the table
     with open_journal(common.home) as journal, tune_view.view(_board(on, common)) as view:
         campaign = Campaign(
             on,
@@ -203,7 +212,7 @@ def replayed(path: Path, common: Common) -> Campaign:
             view=view,
             source="simulated",
             recorded=recorded,
-            **common.settings,
+            **settings,
         )
         campaign.run()
     return campaign

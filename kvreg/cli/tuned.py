@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvreg.cli import render
+from kvreg.cli import extras, render
+from kvreg.cli.asked import require_known
 from kvreg.cli.once import Group
 from kvreg.cli.output_file import OutputFile
 from kvreg.core import asking, environment, notices, resolve
@@ -36,7 +37,7 @@ def tuned() -> None:
 @click.option("--device", help="Only this device's entries.")
 @click.option("--mode", help="Only this KV quantization mode's entries.")
 @click.option("--op", type=_OPS, help="Only entries of this op.")
-@click.option("--head-size", type=int, help="Only entries of this head size.")
+@click.option("--head-size", type=click.IntRange(1), help="Only entries of this head size.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def list_(device: str | None, mode: str | None, op: str | None, head_size: int | None, as_json: bool) -> None:
     """List the tuned entries, with their times and whether select uses them here.
@@ -60,9 +61,9 @@ def list_(device: str | None, mode: str | None, op: str | None, head_size: int |
 @tuned.command()
 @click.option("--device", help="Key, name, arch or PCI id. Default: KVREG_DEVICE, else this machine's card.")
 @click.option("--mode", required=True, help="The KV quantization mode.")
-@click.option("--head-size", type=int, required=True, help="Channels of a head.")
+@click.option("--head-size", type=click.IntRange(1), required=True, help="Channels of a head.")
 @click.option("--op", type=_OPS, help="Only this op. Default: every op.")
-@click.option("--variant", help="Only this variant, as NAME@VERSION. Default: every variant of the op.")
+@click.option("--variant", help="Only this variant (NAME or NAME@VERSION). Default: every variant of the op.")
 @click.option("--q-heads", type=int, help="Query heads. Default: 32.")
 @click.option("--kv-heads", type=int, help="KV heads. Default: 8.")
 @click.option("--page", type=int, help="Token slots of a cache page. Default: 16.")
@@ -97,6 +98,8 @@ def show(
         raise UsageError(message)
     found = resolve.resolve(device) if device is not None else resolve.default_device(environment.read().device)
     request = asking.make_request(found.device.key, wanted, head_size, features=features or None, **asked)
+    if variant is not None:
+        require_known(found.device.key, [mode], [variant], environment.read())
     stock = Stock.open()
     _warn(stock.faults)
     ops = [Op(op)] if op is not None else list(Op)
@@ -104,7 +107,7 @@ def show(
         each
         for one in ops
         for each in served(stock, found.device, request, wanted, one)
-        if variant in (None, each.wanted.variant)
+        if variant in (None, each.wanted.variant, each.wanted.variant.partition("@")[0])
     ]
     if as_json:
         render.document(tuned_documents.shown(found, request, answers))
@@ -133,11 +136,12 @@ def check(strict: bool, compiles: bool, as_json: bool) -> int:
     from kvreg_tuning.checking import findings
     from kvreg_tuning.stock import Stock
 
+    if compiles:
+        with extras.kernels("tuned check --compile"):
+            from kvreg.validation.tuned_resources import misfits, of_another_triton
     stock = Stock.open()
     found = list(findings(stock))
     if compiles:
-        from kvreg.validation.tuned_resources import misfits, of_another_triton  # imports torch
-
         found += misfits(stock, of_another_triton(stock), environment.read().home)
     if as_json:
         render.document(tuned_documents.checked(stock, found))

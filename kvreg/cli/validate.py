@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvreg.cli import contribution, cross, progress, render
+from kvreg.cli import contribution, cross, extras, progress, render
 from kvreg.cli.asked import chosen, no_cells, require_known, require_writable
 from kvreg.cli.once import Command
 from kvreg.core import environment
-from kvreg.core.errors import DeviceUnavailable, GateFailed, UsageError, wrong
+from kvreg.core.errors import GateFailed, UsageError, wrong
 
 if TYPE_CHECKING:
     from kvreg.core.variants import Variant
@@ -95,21 +95,12 @@ def validate(
         named = (*((device,) if device is not None else ()), *archs)
         asked = cross.Asked(named, tuple(modes), tuple(head_sizes), tuple(names), target, jobs, cell_timeout, as_json)
         return cross.run(asked, settings)
-    try:
+    with extras.kernels("validate"):
         from kvreg.validation import cells as lists
         from kvreg.validation import journal as journals
         from kvreg.validation import machine as machines
         from kvreg.validation import run as runs
         from kvreg.validation.stale import lacking
-    except ModuleNotFoundError as error:
-        raise DeviceUnavailable(
-            wrong(
-                "validate",
-                required="torch and Triton",
-                found=f"no module {error.name}",
-                remedy="install the kernels' packages: pip install 'kvreg[kernels]'",
-            )
-        ) from error
 
     machine = machines.machine_for(device, interpreter=interpreter, default=settings.device)
     variants = chosen(machine.variants(settings.backend), modes, names)

@@ -7,6 +7,7 @@ the killed one asked and finds the answers in the journal.
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -67,12 +68,15 @@ class Optuna:
     def __init__(self, configs: Sequence[Config], knobs: Mapping[str, Sequence[int]], seed: int) -> None:
         self._optuna = _optuna()
         self._optuna.logging.set_verbosity(self._optuna.logging.ERROR)
-        sampler = self._optuna.samplers.TPESampler(
-            seed=seed,
-            n_startup_trials=self.START,
-            multivariate=True,
-            constant_liar=True,
-        )
+        with warnings.catch_warnings():
+            # It calls two of these experimental, which says nothing to whoever tunes.
+            warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
+            sampler = self._optuna.samplers.TPESampler(
+                seed=seed,
+                n_startup_trials=self.START,
+                multivariate=True,
+                constant_liar=True,
+            )
         self._study = self._optuna.create_study(sampler=sampler)
         # Values are steps of a ladder, mostly powers of two: the estimator sees their places, which are even.
         self._space = {
