@@ -71,7 +71,8 @@ class Cuda(FolderBackend):
         """Return why a config cannot win: threads, registers of the result, shared memory of the pipeline."""
         from kvreg_triton import spaces
 
-        return spaces.unfit(variant, device, request, config)
+        # Pages are loaded a stage before rows: metadata.shared of int4 decode is one tile at 3 and 4 stages, two at 5.
+        return spaces.unfit(variant, device, request, config, stages_a_tile=2)
 
     def validate_options(self, options: Mapping[str, Any]) -> Sequence[str]:
         """Return one line for each option that Triton would drop or ptxas refuse."""

@@ -44,15 +44,22 @@ def options_of(variant: Variant, known: Mapping[str, Sequence[int]]) -> Space:
     return {name: known[name] for name in variant.options if name in known}
 
 
-def unfit(variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:
-    """Return why a config cannot win, from what must hold whatever the compiler does; None where nothing tells."""
+def unfit(
+    variant: Variant, device: Device, request: Request, config: Mapping[str, int], *, stages_a_tile: int = 1
+) -> str | None:
+    """Return why a config cannot win, from what must hold whatever the compiler does; None where nothing tells.
+
+    `stages_a_tile`: pipeline stages beyond the first that it takes to keep one more tile in shared memory.
+    """
     threads = config["num_warps"] * max(device.warp_sizes, default=32)
     if threads > MOST_THREADS:
         return f"{threads} threads a block, at most {MOST_THREADS}"
     if variant.op is Op.WRITE:
         values = config["rows"] * padded(request.head_size)
         return f"{values} values for {threads} threads: some have none" if values < threads else None
-    return _accumulator(device, request, config, threads) or _pipeline(variant, device, request, config)
+    return _accumulator(device, request, config, threads) or _pipeline(
+        variant, device, request, config, (config["num_stages"] - 1) // stages_a_tile
+    )
 
 
 def _accumulator(device: Device, request: Request, config: Mapping[str, int], threads: int) -> str | None:
@@ -64,13 +71,9 @@ def _accumulator(device: Device, request: Request, config: Mapping[str, int], th
     return None
 
 
-def _pipeline(variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:
-    """Tiles ahead of the one that is computed lie in shared memory, K and V; pages are loaded a stage before rows.
-
-    So num_stages of 3, 5 and 7 keep one, two and three tiles (metadata.shared of the int4 decode, Triton 3.6 and 3.9).
-    """
+def _pipeline(variant: Variant, device: Device, request: Request, config: Mapping[str, int], ahead: int) -> str | None:
+    """Tiles ahead of the one that is computed lie in shared memory, K and V."""
     limit = device.shared_per_block_max_bytes
-    ahead = (config["num_stages"] - 1) // 2
     needed = ahead * config["tile"] * 2 * variant.mode.row_bytes(request.head_size)
     if limit is not None and needed > limit:
         return f"{ahead} tiles ahead are {needed} B of shared memory, at most {limit} B"
