@@ -231,7 +231,7 @@ def test_an_entry_without_a_reason_or_an_end_excuses_nothing_and_is_a_finding_of
     suite.write("test_incomplete.py", tests)
     suite.write("test_whole.py", "def test_it(): pass\n")
 
-    ran = suite.run("--kvreg-expectations=incomplete.yaml", "--kvreg-device=cpu", AS_OF, "-n2", "test_incomplete.py")
+    ran = suite.run("--kvreg-expectations=incomplete.yaml", "--kvreg-device=cpu", AS_OF, "test_incomplete.py")
     green = suite.run("--kvreg-expectations=green.yaml", "--kvreg-device=cpu", AS_OF, "test_whole.py")
 
     due = dict.fromkeys((f"test_{name}" for name in INCOMPLETE), "failed")
