@@ -24,7 +24,7 @@ FINDING = 4
 FORMATS = ("table", "github", "buildkite", "json")
 
 _PATH = click.Path(path_type=Path)
-_RUNNERS = click.option("--runners", type=_PATH, help="A file of runners. Default: kvreg's own, in a checkout.")
+_RUNNERS = click.option("--runners", type=_PATH, help="A file of runners. Default: ci/runners.yaml of the checkout.")
 _ONLY = click.option("--only", "only", multiple=True, metavar="RUNNER", help="Only this runner; may be repeated.")
 _FORMAT = click.option(
     "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="How jobs are written."

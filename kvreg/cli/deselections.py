@@ -183,7 +183,7 @@ def show(wanted: str, listed: Path | None, as_of: date, as_json: bool) -> None:
 def _find(wanted: str, entries: tuple[Expectation, ...]) -> Expectation:
     for same in (
         [each for each in entries if wanted in (each.id, each.test, str(each.line), each.place)],
-        [each for each in entries if each.id.startswith(wanted)],
+        [each for each in entries if wanted and each.id.startswith(wanted)],
     ):
         if len(same) == 1:
             return same[0]

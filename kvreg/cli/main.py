@@ -146,6 +146,7 @@ def status(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code."""
     as_json = "--json" in arguments
     # A closed stream is None, and `print(file=None)` would write to the other one.
+    closed = sys.stdout is None
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
@@ -153,7 +154,7 @@ def status(arguments: Sequence[str]) -> int:
         if reconfigure:
             reconfigure(errors="backslashreplace")  # a name that the terminal cannot spell is no reason to fail
     below = sys.stdout
-    sys.stdout = Output(below)
+    sys.stdout = Output(below, closed=closed)
     try:
         return _ended(arguments, as_json)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any, TextIO
 
 from kvreg.core.errors import UsageError, wrong
@@ -14,13 +15,19 @@ class OutputLost(UsageError):
 
 
 class Output:
-    """A text stream that raises OutputLost where the one below raises OSError; a broken pipe passes through."""
+    """A text stream that raises OutputLost where the one below raises OSError; a broken pipe passes through.
 
-    def __init__(self, below: TextIO) -> None:
+    `closed`: the process was started without a standard output (`>&-`), and `below` only stands in for it.
+    """
+
+    def __init__(self, below: TextIO, *, closed: bool = False) -> None:
         self._below = below
+        self._closed = closed
 
     def write(self, text: str) -> int:
         """Write `text`; returns its length."""
+        if self._closed:
+            raise _lost(OSError(errno.EBADF, "it is closed"))
         try:
             return self._below.write(text)
         except OSError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvreg.cli import answers, render
+from kvreg.cli.finite import Finite
 from kvreg.cli.once import Command
 from kvreg.core import asking, documents
 from kvreg.core.selections import Selection
@@ -17,13 +18,6 @@ if TYPE_CHECKING:
 
 REFUSED = 3
 _FROM_THE_MODEL = ("head_size", "q_heads", "kv_heads", "layers")
-
-
-def _number(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    """Refuse nan, which lies in every range because it compares with nothing."""
-    if value is not None and value != value:
-        raise click.BadParameter("required a number, found nan", ctx=context, param=parameter)
-    return value
 
 
 @click.command(cls=Command)
@@ -43,8 +37,7 @@ def _number(context: click.Context, parameter: click.Parameter, value: float | N
 @click.option("--layers", type=click.IntRange(1), help="Layers with a cache: adds its size, and what of it fits.")
 @click.option(
     "--weights-gb",
-    type=click.FloatRange(0, 1e6),
-    callback=_number,
+    type=Finite(0, 1e6),
     help="GB of the card that the weights take, with --layers or --model. Default: 0.",
 )
 @click.option(

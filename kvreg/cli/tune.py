@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvreg.cli import tune_runs
+from kvreg.cli.finite import Finite
 from kvreg.cli.once import Group
 from kvreg.cli.output_file import OutputFile
 from kvreg.core import asking, environment
@@ -96,9 +97,7 @@ class Asked:
 @click.option("--no-estimate", is_flag=True, help="End with 6 where the device is absent, instead of estimating.")
 @click.option("--record", type=OutputFile(), help=RECORD)
 @click.option("--simulate", type=click.Path(dir_okay=False, exists=True, path_type=Path), help=SIMULATE)
-@click.option(
-    "--trial-timeout", "trial_timeout_s", type=click.FloatRange(min=1.0), help="Seconds after which a trial is hung."
-)
+@click.option("--trial-timeout", "trial_timeout_s", type=Finite(min=1.0), help="Seconds after which a trial is hung.")
 @click.option("--jobs", type=click.IntRange(1), help="Compiling processes.  [default: the host's cores]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.pass_context

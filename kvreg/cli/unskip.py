@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvreg.cli import render
+from kvreg.cli.finite import Finite
 from kvreg.cli.once import Command
 from kvreg.core import installed, notices
-from kvreg.core.errors import UsageError
+from kvreg.core.errors import UsageError, wrong
 
 if TYPE_CHECKING:
     from kvreg.core.expectations.entries import Expectation
@@ -51,7 +52,7 @@ _VERSIONS = ("kvreg", "pytest", "torch", "triton", "numpy")
 @click.option(
     "--timeout-s",
     "limit_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     default=120.0,
     show_default=True,
     help="Seconds after which a run is killed, with everything that it has started.",
@@ -84,7 +85,7 @@ def unskip(
 
     found = survey(listed or required())
     here = place.here(platform, device)
-    trial = Trial(root.resolve(), runs, limit_s, tuple(shlex.split(pytest_args)))
+    trial = Trial(root.resolve(), runs, limit_s, _words(pytest_args))
     collected = read_ids(ids) if ids is not None else None
     entries = _chosen(found.entries, only)
     tried = cases(entries, here, Known.installed(), trial, collected, _progress)
@@ -112,12 +113,21 @@ def unskip(
     return FINDING if any(each.may_go for each in tried) else 0
 
 
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        found = f"{text!r} ({error})"
+        message = wrong("--pytest-args", required="words as a shell reads them", found=found, remedy="close the quote")
+        raise UsageError(message) from None
+
+
 def _chosen(entries: Sequence[Expectation], only: Sequence[str]) -> list[Expectation]:
     for wanted in only:
-        if not any(entry.id.startswith(wanted) for entry in entries):
-            raise UsageError(
-                f"--only {wanted}: required the id of an entry, found none; `kvreg deselections` lists them"
-            )
+        # Every id starts with an empty text, such as a script's variable that nobody has set.
+        if not wanted or not any(entry.id.startswith(wanted) for entry in entries):
+            message = "required the id of an entry, found none; `kvreg deselections` lists them"
+            raise UsageError(f"--only {wanted or repr('')}: {message}")
     return [entry for entry in entries if not only or any(entry.id.startswith(wanted) for wanted in only)]
 
 

@@ -13,6 +13,7 @@ import click
 
 from kvreg.cli import contribution, cross, extras, progress, render
 from kvreg.cli.asked import chosen, no_cells, require_known, require_writable
+from kvreg.cli.finite import Finite
 from kvreg.cli.once import Command
 from kvreg.core import environment
 from kvreg.core.errors import GateFailed, UsageError, wrong
@@ -56,7 +57,7 @@ _SHOWN_FAILURES = 8
               help="Where traces go: KVREG_HOME, or the checkout.")  # fmt: skip
 @click.option("--journal", type=click.Path(dir_okay=False, path_type=Path), help="Keep finished cells in this file.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes on the host.  [default: its cores; a card takes one]")
-@click.option("--cell-timeout", type=click.FloatRange(min=1.0), help="Seconds after which a cell counts as hung.")
+@click.option("--cell-timeout", type=Finite(min=1.0), help="Seconds after which a cell counts as hung.")
 @click.option("--no-timings", is_flag=True, help="Leave the speed of a card unmeasured.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def validate(

@@ -74,7 +74,7 @@ def find(folder: Path, recipe: Recipe) -> Environment | None:
         if record["schema"] != SCHEMA or record["requirement"] != recipe.requirement:
             return None
         found = Environment(folder.resolve(), recipe.version, str(record["python"]), float(record["seconds"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if found.interpreter.exists() else None
 

@@ -248,7 +248,7 @@ def read_log(trace: Path) -> list[dict[str, Any]]:
     path = log_file(trace)
     try:
         return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, RecursionError) as error:
         raise BadFile(wrong(f"log {path}", required="gzip of JSON lines", found=str(error), remedy=_AGAIN)) from None
 
 

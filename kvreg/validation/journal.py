@@ -108,7 +108,7 @@ class Journal:
                 if record["schema"] != SCHEMA:
                     raise ValueError(f"schema {record['schema']}")
                 found[record["key"]] = record
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 if number == len(lines):
                     # The process died while it wrote: what is not whole has not happened.
                     self._file.truncate(len(content) - len(line))

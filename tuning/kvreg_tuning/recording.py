@@ -103,7 +103,7 @@ def read(path: Path) -> Recording:
             _read_space(each, [(of, trial) for (of, *_), trial in trials.items()]) for each in head["spaces"]
         )
         return Recording(head["device"], head["versions"], spaces, trials)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise BadFile(
             wrong(
                 f"recording {path}",

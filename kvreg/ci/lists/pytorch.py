@@ -28,7 +28,7 @@ def read_disabled(source: Path) -> list[Exclusion]:
     text = read_text(source)
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadFile(f"{source}: required JSON, found: {error}; check the path") from None
     if not isinstance(document, dict) or not all(_is_record(value) for value in document.values()):
         raise BadFile(f"{source}: required disabled tests (name -> [number, URL, platforms]), found other JSON")

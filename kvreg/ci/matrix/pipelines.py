@@ -47,7 +47,15 @@ def check(path: Path, fleet: Fleet) -> list[Finding]:
     """Return what is wrong with a workflow or pipeline; raises BadFile for what is neither."""
     from kvreg.core.yaml_files import load
 
-    loaded = load(path)
+    try:
+        return _check(load(path), path, fleet)
+    except RecursionError:
+        # YAML lets a list hold itself.
+        found, remedy = "one that holds itself, or is too deep", "write it out without aliases"
+        raise BadFile(wrong(str(path), required="a finite document", found=found, remedy=remedy)) from None
+
+
+def _check(loaded: object, path: Path, fleet: Fleet) -> list[Finding]:
     if isinstance(loaded, Mapping) and "jobs" in loaded:
         # YAML 1.1 reads the key `on` as true.
         document = {("on" if key is True else key): value for key, value in loaded.items()}
@@ -92,7 +100,7 @@ def _unknown(subject: str, found: Mapping[Any, Any], known: Iterable[str]) -> It
 
 def _permissions(subject: str, stated: object) -> Iterator[Finding]:
     if stated != {} and stated != {"contents": "read"}:
-        text = f"required permissions of contents: read and no more, found {json.dumps(stated)}"
+        text = f"required permissions of contents: read and no more, found {json.dumps(stated, default=str)}"
         yield Finding("permissions", subject, text)
 
 
@@ -104,20 +112,20 @@ def _runs_on(name: str, stated: object, fleet: Fleet) -> Iterator[Finding]:
         yield Finding("unknown_label", name, "required runs-on, found none")
     known = {*HOSTED} if SELF_HOSTED not in labels else {SELF_HOSTED, *(x for r in fleet.runners for x in r.labels)}
     for label in labels:
-        if label not in known:
+        if not isinstance(label, str) or label not in known:
             text = f"label {label}: required one that {fleet.file.name} or GitHub has; {suggestion(str(label), known)}"
             yield Finding("unknown_label", name, text)
 
 
 def _needs(name: str, stated: object, jobs: Mapping[Any, Any]) -> Iterator[Finding]:
     for other in [stated] if isinstance(stated, str) else _listed(stated):
-        if other not in jobs or other == name:
+        if not isinstance(other, str) or other not in jobs or other == name:
             yield Finding("unknown_job", name, f"needs {other}: {suggestion(str(other), map(str, jobs))}")
 
 
 def _outputs(name: str, job: Mapping[Any, Any]) -> Iterator[Finding]:
     ids = [step.get("id") for step in _listed(job.get("steps")) if isinstance(step, Mapping)]
-    for key, value in (job.get("outputs") or {}).items():
+    for key, value in _mapped(job.get("outputs")).items():
         for step in re.findall(r"steps\.([\w-]+)\.", str(value)):
             if step not in ids:
                 yield Finding("unknown_step", name, f"output {key}: no step has the id {step}")
@@ -151,8 +159,8 @@ def _pipeline(document: Mapping[Any, Any], fleet: Fleet) -> Iterator[Finding]:
             yield Finding(
                 "no_limit", name, "required timeout_in_minutes, found none: a hung job holds a card for hours"
             )
-        queue = {**(document.get("agents") or {}), **(step.get("agents") or {})}.get("queue")
-        if queue not in queues:
+        queue = {**_mapped(document.get("agents")), **_mapped(step.get("agents"))}.get("queue")
+        if not isinstance(queue, str) or queue not in queues:
             text = f"queue {queue}: required one that {fleet.file.name} has; {suggestion(str(queue), queues)}"
             yield Finding("unknown_label", name, text)
         if step.get("key") is not None and keys.count(step["key"]) > 1:
@@ -186,6 +194,10 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for each in value:
             yield from _texts(each)
+
+
+def _mapped(value: object) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _listed(value: object) -> list[Any]:

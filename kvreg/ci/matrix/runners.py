@@ -12,8 +12,10 @@ from kvreg.core.near import suggestion
 
 T = TypeVar("T")
 
-CHECKOUT = Path(__file__).resolve().parents[3] / "ci" / "runners.yaml"
-"""kvreg's own, in a checkout."""
+BELOW = Path("ci", "runners.yaml")
+"""Where a checkout has its runners."""
+CHECKOUT = Path(__file__).resolve().parents[3] / BELOW
+"""kvreg's own, where it runs from its checkout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +110,20 @@ def read(path: Path) -> Fleet:
 
 
 def required(path: Path | None) -> Path:
-    """Return the file to read: the one given, else kvreg's own; raises BadFile where this installation has none."""
-    if path is None and not CHECKOUT.is_file():
-        found = "no such file, as in every installed package"
-        raise BadFile(wrong(str(CHECKOUT), required="kvreg's runners", found=found, remedy="name a file: --runners"))
-    return path or CHECKOUT
+    """Return the file to read: the one given, else that of the checkout one stands in, else the one beside kvreg.
+
+    Raises BadFile where there is none.
+    """
+    if path is not None:
+        return path
+    here = Path.cwd()
+    root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+    found = next((file for file in (here / BELOW, root / BELOW, CHECKOUT) if file.is_file()), None)
+    if found is None:
+        places = " or ".join(dict.fromkeys(map(str, (here / BELOW, root / BELOW))))
+        required = f"{BELOW} of a checkout"
+        raise BadFile(wrong("runners", required=required, found=f"no {places}", remedy="name a file: --runners"))
+    return found
 
 
 def _named(path: Path, runner: str, kind: str, name: str, known: Mapping[str, T]) -> T:
