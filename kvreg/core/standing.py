@@ -145,6 +145,8 @@ def _missing(
     if own:
         newest = max(own, key=lambda each: each.ended)
         again = f"run `{validate_command(request, device, variant, stale=True)}` where such a card is"
+        if newest.evidence.build == "cross":
+            again = run
         return Reason(
             "stale",
             "evidence",

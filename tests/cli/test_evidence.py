@@ -127,6 +127,16 @@ def test_sound_records_pass_the_strict_check(kvreg, record):
     assert checked(kvreg, "--strict") == (0, [])
 
 
+def test_a_cross_build_without_the_numerics_that_it_names_is_no_sound_record(kvreg, record):
+    basis = {"id": "interpreter-int4_per_token_head-d96-decode-00000000", "digest": "0" * 64}
+    record(numerics="interpreter", build="cross", speed="none", timings=[], basis=basis)
+
+    code, (finding,) = checked(kvreg)
+
+    assert (code, finding["kind"]) == (4, "edited")
+    assert finding["problem"] == f"its numerics, {basis['id']}, are gone"
+
+
 def test_a_stale_record_is_a_warning_and_a_finding_when_strict(kvreg, record):
     record(kernel_hash="0" * 64)
 

@@ -276,6 +276,15 @@ def test_one_compilation_serves_every_card_of_the_arch(workshop):
     assert results[0].ops[Op.DECODE].evidence.resources["registers"] == 64
 
 
+def test_a_stale_compilation_is_lifted_by_the_command_of_any_missing_one(workshop):
+    workshop.validate("arch:toy_1", **CROSS, kernel_hash="0" * 64)
+
+    result = workshop.ask("alpha", INT4, 96).results[0]
+
+    assert codes(result) == {"stale"}
+    assert "run `kvreg validate --device alpha --mode int4_per_token_head --head-size 96`" in result.reason
+
+
 def test_a_build_that_the_compilers_figures_refuse_says_so_with_both_numbers(workshop):
     over = {"code": "shared_memory", "field": "attend, shared memory"}
     over |= {"required": "at most 65536 bytes on toy_1", "found": "131072 bytes"}
