@@ -17,7 +17,7 @@ import click
 import kvreg
 from kvreg.cli import render
 from kvreg.cli.once import Command
-from kvreg.core import device_files, environment, probing, registry, resolve
+from kvreg.core import device_files, environment, overlay, probing, registry, resolve
 from kvreg.core.backends import Backend, Detected
 from kvreg.core.errors import Finding, KvregError
 from kvreg.core.supported import PACKAGES, PYTHON, TRITON_XPU, Supported
@@ -215,6 +215,9 @@ def _missing(
     if not writable:
         why = f"{home} cannot be written: no index, no overlay, no journal"
         found.append(Missing("KVREG_HOME", why, "set KVREG_HOME to a folder of yours"))
+    for folder, problem in overlay.closed(home):
+        why, _, remedy = problem.removeprefix(f"{folder}: ").rpartition("; ")
+        found.append(Missing(str(folder), why, remedy))
     return found
 
 

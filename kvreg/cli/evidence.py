@@ -112,11 +112,12 @@ def show(trace_id: str, as_json: bool) -> None:
 def check(device: str | None, strict: bool, as_json: bool) -> int:
     """Check every record: digest, log and kernel hash.
 
-    An edited record always ends with 4; a stale one (its kernel has changed since) is a warning, or 4 with --strict.
+    An edited record, or a folder that cannot be listed, always ends with 4; a stale one (its kernel has changed since)
+    is a warning, or 4 with --strict.
     """
     key = None if device is None else resolve.resolve(device).device.key
     checked, findings = examine(Index.open(), key)
-    edited = [each for each in findings if each.kind == "edited"]
+    broken_ones = [each for each in findings if each.kind != "stale"]
     stale = [each for each in findings if each.kind == "stale"]
     if as_json:
         shown = [{"kind": each.kind, "file": str(each.file), "problem": each.problem} for each in findings]
@@ -124,11 +125,11 @@ def check(device: str | None, strict: bool, as_json: bool) -> int:
     else:
         for each in findings:
             render.line(f"{each.kind}: {each.file}: {each.problem}")
-        unsound = len({each.file for each in findings})
+        unsound = len({each.file for each in findings if each.kind != "unreadable"})
         render.line(f"{checked} records: {checked - unsound} sound, {len(stale)} stale, {unsound - len(stale)} edited")
         if stale:
             render.line("kvreg validate --stale")
-    return FINDING if edited or (strict and stale) else 0
+    return FINDING if broken_ones or (strict and stale) else 0
 
 
 def _summary(record: Recorded, state: str) -> dict[str, object]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvreg.core import overlay
 from kvreg.core.backends import Backend
 from kvreg.core.devices import folder_name
 from kvreg.core.errors import BadFile
@@ -22,7 +23,7 @@ class Unsound:
     """One record that is not as it was written, or not of the kernel as it is."""
 
     kind: str
-    """edited (never evidence) or stale (its kernel has changed since)."""
+    """edited (never evidence), stale (its kernel has changed since), or unreadable (a folder of the overlay)."""
     file: Path
     problem: str
 
@@ -33,6 +34,8 @@ def examine(index: Index, device: str | None = None) -> tuple[int, list[Unsound]
     `device` is the key of the only device to look at, None looks at all.
     """
     findings = [each for each in _changed_since_build(index) if _is_of(each.file, device)]
+    if index.home is not None:
+        findings += [Unsound("unreadable", *each) for each in overlay.closed(index.home) if each[0].name != "tuned"]
     checked = 0
     for found in _each(index, device):
         checked += 1

@@ -22,6 +22,7 @@ from kvreg.core.backends import Backend
 from kvreg.core.devices import Device
 from kvreg.core.evidence import Evidence, Refusal, Timing
 from kvreg.core.expectations import own
+from kvreg.core.overlay import unreadable
 from kvreg.core.requests import Op
 from kvreg.core.sources import package_files
 from kvreg.core.tuned import file_name
@@ -84,6 +85,8 @@ class Index:
         self._cache = shards.Cache(home / "cache" / "index" if home is not None else None)
         self._shipped = shipped
         self._exceptions = exceptions
+        self._looked_at: set[str] = set()
+        """Kinds of the overlay whose folder was tried; one that cannot be listed is a warning, once."""
 
     @classmethod
     def open(cls, home: Path | None = None) -> Index:
@@ -229,7 +232,12 @@ class Index:
             yield root, overlay, records or []
 
     def _overlay(self, kind: str) -> Path | None:
-        return self.home / kind if self.home is not None else None
+        if self.home is None:
+            return None
+        if kind not in self._looked_at:
+            self._looked_at.add(kind)
+            _warn_unreadable(self.home / kind)
+        return self.home / kind
 
     def _package(self, name: str) -> list[Path]:
         return (
@@ -290,7 +298,13 @@ def _folders(path: Path | None) -> list[str]:
         with os.scandir(path) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())
     except OSError:
+        _warn_unreadable(path)
         return []
+
+
+def _warn_unreadable(folder: Path) -> None:
+    if (problem := unreadable(folder)) is not None:
+        notices.warn(problem)
 
 
 def evidence_files(path: Path) -> list[Path]:
@@ -298,6 +312,7 @@ def evidence_files(path: Path) -> list[Path]:
     try:
         names = os.listdir(path)
     except OSError:
+        _warn_unreadable(path)
         return []
     return [
         path / name for name in sorted(names) if not name.startswith(".") and name.endswith((".yaml", ".jsonl.gz"))

@@ -7,12 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from kvreg.core import overlay
 from kvreg.core.shipping import digest, sources
 from kvreg.core.tuned import file_name
 from kvreg_tuning.stock import Item, State, Stock
 
 Kind = Literal[
-    "broken", "misplaced", "device", "variant", "stale", "memory", "parameters", "edited", "versions", "resources"
+    "broken",
+    "misplaced",
+    "device",
+    "variant",
+    "stale",
+    "memory",
+    "parameters",
+    "edited",
+    "versions",
+    "resources",
+    "unreadable",
 ]
 
 _KINDS: Mapping[State, Kind] = {
@@ -47,6 +58,9 @@ def findings(stock: Stock) -> Iterator[Finding]:
     for fault in stock.faults:
         remedy = "the next `kvreg tune` for this device sets the file aside and keeps its good entries"
         yield Finding("broken", fault.path, fault.problem, remedy)
+    for folder, problem in overlay.closed(stock.index.home) if stock.index.home is not None else ():
+        if folder.name == "tuned":
+            yield Finding("unreadable", folder, problem, "mend its rights, or move it away")
     for place in stock.places:
         if not place.is_read and stock.device(place.device) is not None:
             right = place.path.with_name(file_name(place.device))

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from kvreg.core import notices
 from kvreg.core.backends import Backend
 from kvreg.core.buckets import Bucket
 from kvreg.core.devices import Device
@@ -22,6 +23,7 @@ from kvreg.core.index import Index
 from kvreg.core.layouts import LayoutId
 from kvreg.core.lookup import Lookup
 from kvreg.core.modes import Mode
+from kvreg.core.overlay import unreadable
 from kvreg.core.requests import Op, Request
 from kvreg.core.resolve import resolve_among
 from kvreg.core.tuned import Entry, Remark, Shelf, file_name, refusal, reservations
@@ -165,7 +167,10 @@ class Stock:
 
     def _files(self) -> Iterator[tuple[Path, bool]]:
         if self.index.home is not None:
-            yield from ((path, True) for path in sorted((self.index.home / "tuned").glob("*.yaml")))
+            folder = self.index.home / "tuned"
+            if (problem := unreadable(folder)) is not None:
+                notices.warn(problem)
+            yield from ((path, True) for path in sorted(folder.glob("*.yaml")))
         for backend in self.index.backends:
             yield from ((path, False) for path in sorted(backend.tuned_dir.glob("*.yaml")))
 
