@@ -28,7 +28,7 @@ are had, and when they refuse: [validating](validating.md#without-the-card).
 
 ## {SHOWN_MODE} at head size {SHOWN_HEAD}
 
-| arch | op | launch parameters | registers | spilled bytes | shared bytes | of | matrix instruction |
+| arch | variant | launch parameters | registers | spilled bytes | shared bytes | of | matrix instruction |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
@@ -60,15 +60,15 @@ def _number(arch: str) -> tuple[bool, int, str]:
     return arch.startswith("gfx"), int(digits or 0), arch
 
 
-def _by_arch_and_op(each: Evidence) -> tuple[tuple[bool, int, str], int]:
-    return _number(each.arch), list(Op).index(each.op)
+def _by_arch_and_op(each: Evidence) -> tuple[tuple[bool, int, str], int, str]:
+    return _number(each.arch), list(Op).index(each.op), each.variant
 
 
 def _row(each: Evidence, device: Device) -> str:
     config = " ".join(f"{name}={value}" for name, value in each.config.items() if name not in SCHEDULING)
     figures = [each.resources.get(name) for name in ("registers", "spill_bytes", "shared_bytes")]
     limit = device.shared_per_block_max_bytes
-    cells = (each.arch, each.op.value, config, *figures, limit, each.resources.get("matrix_instruction") or "none")
+    cells = (each.arch, each.variant, config, *figures, limit, each.resources.get("matrix_instruction") or "none")
     return f"| {' | '.join('unknown' if cell is None else str(cell) for cell in cells)} |\n"
 
 
