@@ -41,7 +41,10 @@ class Asked:
 
 
 def run(asked: Asked, settings: Environment) -> int:
-    """Compile for each device's arch, record what is sound, and answer; 3 when the figures refuse something."""
+    """Compile for each device's arch, record what is sound, and answer.
+
+    3 when the figures refuse something, and when no variant takes what was asked for.
+    """
     # A shell may have turned the interpreter on, under which nothing is compiled; the numerics' workers turn it on.
     os.environ["TRITON_INTERPRET"] = "0"
     # Words first: they are wrong or right whatever is installed here.
@@ -59,7 +62,8 @@ def run(asked: Asked, settings: Environment) -> int:
     else:
         for device, results, _ in answers:
             _show(device, results, versions)
-    return REFUSED if any(each.status == "refused" for _, results, _ in answers for each in results) else 0
+    statuses = {each.status for _, results, _ in answers for each in results}
+    return REFUSED if "refused" in statuses or statuses == {"unsupported"} else 0
 
 
 def _default(settings: Environment) -> tuple[str, ...]:
@@ -208,7 +212,9 @@ def _show(device: Device, results: Sequence[Result], versions: Mapping[str, Any]
     render.line(f"{device.arch}: compiled by Triton {versions['triton']}, never run; {shared}")
     render.line()
     columns = ("variant", "head", "launch parameters", "registers, spilled", "shared", "matrix unit", "result")
-    render.table(columns, [_row(each) for each in results if each.status != "unsupported"])
+    rows = [_row(each) for each in results if each.status != "unsupported"]
+    if rows:
+        render.table(columns, rows)
     for each in results:
         if each.status == "unsupported":
             render.line(f"{each.subject}: not compiled: {each.reason}")

@@ -194,3 +194,12 @@ def test_a_wrong_question_is_one_line_and_its_exit_code(kvreg, arguments, code, 
     assert (answer.returncode, answer.stdout) == (code, "")
     assert words in answer.stderr
     assert answer.stderr.count("\n") == 1
+
+
+def test_a_mode_that_the_arch_cannot_have_is_refused_before_anything_is_compiled(kvreg, tmp_path) -> None:
+    answer = kvreg("validate", "--compile", "--arch", "sm_80", "--mode", "fp8_per_tensor", "--head-size", "96")
+
+    assert answer.returncode == 3
+    assert "fp8 type: required e4m3fn on sm_80, found only e5m2; take --mode int8_per_token_head" in answer.stdout
+    assert "no trace was written" in answer.stdout
+    assert not list((tmp_path / "home").rglob("cache/compiled/*"))
