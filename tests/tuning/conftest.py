@@ -7,9 +7,11 @@ import importlib.util
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -120,6 +122,8 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             env=surroundings(home, **variables),
+            # A suite that runs in the background of a shell hands down an ignored Ctrl-C.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
 
 

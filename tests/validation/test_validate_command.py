@@ -223,12 +223,13 @@ def test_the_table_has_seven_columns_and_ends_with_the_next_command(shop) -> Non
     done = shop.run("validate", "--device", "cpu", "--head-size", "64", "--seeds", "1", "--variant", "crooked-store",
                     KVREG_BACKEND="crooked")  # fmt: skip
 
-    header, row, _, where, command = done.stdout.splitlines()
+    header, row, _, where, command, _, contribute = done.stdout.splitlines()
     assert header.split() == ["variant", "head", "cells", "sequences", "worst", "cosine", "result"]
     assert row.split()[0] == "crooked-store@1"
     assert row.split()[-1] == "passed"
     assert where.startswith("1 traces in ")
     assert command.startswith("kvreg evidence show cpu-none-d64-write-")
+    assert contribute.startswith("to contribute it: run the same in a checkout with --write repo")
     assert shop.run(*command.split()[1:]).returncode == 0
 
 
