@@ -11,6 +11,8 @@ A matrix instruction has 16 rows and a group fills 8 of them at most: rows 0 to 
 would be padding otherwise. Rows r and r + 8 of a product lie in the same thread, so `folded` joins them in registers.
 Keys are taken in an order (`key_order`) in which a thread's scores are, after one permutation that moves nothing, the
 weights that it must hold for the second product. Only groups up to 8; wider ones take the portable kernel.
+
+Longer than other modules: a kernel family stays in one file, so that a change stales the traces of this one alone.
 """
 
 import triton
