@@ -17,6 +17,8 @@ from kvreg.core.buckets import Bucket
 from kvreg.core.devices import folder_name
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
+from kvreg.validation.gpu.rig import Rig
+from kvreg.validation.gpu.session import CUT_OFF, FAILED, OK
 from kvreg.validation.machine import Machine
 from kvreg_tuning import planning, recording, search
 from kvreg_tuning.campaign import Campaign
@@ -51,7 +53,26 @@ class Asked:
     note: Callable[[str], None]
 
 
-def tune(asked: Asked) -> tuple[list[dict[str, Any]], bool]:
+def tune(rig: Rig) -> tuple[str, str]:
+    """Tune int4 decode and race its finalists again and again."""
+    return _stage(rig, "tune", _search_and_race)
+
+
+def space(rig: Rig) -> tuple[str, str]:
+    """Record the whole space of int4 decode."""
+    return _stage(rig, "space", _record_all)
+
+
+def _stage(rig: Rig, name: str, part: Callable[[Asked], tuple[list[dict[str, Any]], bool]]) -> tuple[str, str]:
+    asked = Asked(rig.machine, rig.run.versions, rig.session.work, rig.left_s(), rig.options.smoke, rig.session.note)
+    found, cut_off = part(asked)
+    rig.session.results[name] = found
+    wrong_ones = [each for each in found if each["best_us"] is None]
+    gains = ", ".join(f"{each['variant']} {each['bucket']} {each['gain']:+.1%}" for each in found)
+    return (FAILED if wrong_ones else CUT_OFF if cut_off else OK), gains
+
+
+def _search_and_race(asked: Asked) -> tuple[list[dict[str, Any]], bool]:
     """Run the search and the races; returns a result for each bucket, and whether the time ended it."""
     effort = EFFORTS["quick" if asked.smoke else "normal"]
     strategy: Strategy = effort.strategy if search.installed(effort.strategy) else "random"
@@ -59,8 +80,8 @@ def tune(asked: Asked) -> tuple[list[dict[str, Any]], bool]:
     return _results(campaign), any(each.cut_off for each in campaign.verdicts)
 
 
-def space(asked: Asked) -> tuple[list[dict[str, Any]], bool]:
-    """Try every config and write the recording; returns as `tune` does."""
+def _record_all(asked: Asked) -> tuple[list[dict[str, Any]], bool]:
+    """Try every config and write the recording; returns as `_search_and_race` does."""
     campaign = _run(asked, EFFORTS["quick" if asked.smoke else "full"], "exhaustive", 1)
     with Journal(_journal(asked)) as journal:
         path = asked.work / "tune" / f"{folder_name(campaign.device.key)}-int4.jsonl.gz"

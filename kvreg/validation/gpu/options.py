@@ -1,0 +1,92 @@
+"""The command line of `ci/gpu`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvreg.core.errors import UsageError, wrong
+from kvreg.validation import archive
+from kvreg.validation.gpu.stages import EXTRA, STAGES, USUAL
+
+PLACES = ("--out", "--work", "--resume")
+"""Options that name folders of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked of one call."""
+
+    device: str | None = None
+    interpreter: bool = False
+    smoke: bool = False
+    stages: tuple[str, ...] = USUAL
+    head_sizes: tuple[int, ...] = ()
+    limit_s: float | None = None
+    peer: Path | None = None
+    processes: int | None = None
+    write: str = "archive"
+    """`archive` keeps the traces in the archive, `repo` puts them into the checkout as well."""
+    command: str = "ci/gpu"
+
+
+def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path, Path | None]:
+    """Return (options, work folder, archive, what to resume from); raises UsageError for a wrong stage."""
+    parser = argparse.ArgumentParser(prog="ci/gpu", description="Run everything that needs a card; leave one archive.")
+    parser.add_argument("--device", help="device to validate (default: KVREG_DEVICE, else the card)")
+    parser.add_argument("--interpreter", action="store_true", help="take Triton's interpreter instead of a card")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to try the path")
+    parser.add_argument(
+        "--stages", default=",".join(USUAL), help=f"comma-separated (default: all but {', '.join(EXTRA)})"
+    )
+    parser.add_argument("--head-size", type=int, action="append", default=[], help="only this one; may be repeated")
+    parser.add_argument("--limit-s", type=float, help="stop cleanly before so many seconds have passed")
+    parser.add_argument("--resume", type=Path, help="archive or folder of an earlier call to go on from")
+    parser.add_argument("--peer", type=Path, help="folder of vLLM's five kernel files, for the interchange")
+    parser.add_argument("--processes", type=int, help="compiling processes (default: the cores)")
+    parser.add_argument("--write", choices=("archive", "repo"), default="archive", help="where traces go")
+    parser.add_argument("--out", type=Path, help="folder of the archive (default: $OUT, else gpu-results)")
+    parser.add_argument("--work", type=Path, default=Path("gpu-results/work"), help="folder of the journal and traces")
+    asked = parser.parse_args(arguments)
+    options = Options(
+        device=asked.device,
+        interpreter=asked.interpreter,
+        smoke=asked.smoke,
+        stages=_stages(asked.stages),
+        head_sizes=tuple(asked.head_size),
+        limit_s=asked.limit_s,
+        peer=asked.peer,
+        processes=asked.processes,
+        write=asked.write,
+        command=shlex.join(["ci/gpu", *_without_places(arguments)]),
+    )
+    out = asked.out or Path(os.environ.get("OUT") or "gpu-results")
+    return options, asked.work, out / archive.NAME, asked.resume
+
+
+def _stages(text: str) -> tuple[str, ...]:
+    stages = tuple(word for word in text.split(",") if word)
+    for word in stages:
+        if word not in STAGES:
+            raise UsageError(
+                wrong("--stages", required=", ".join(STAGES), found=repr(word), remedy="take some of these")
+            )
+    return stages
+
+
+def _without_places(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without the folders that results go to and come from: those are the machine's own."""
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument.split("=")[0] in PLACES:
+            skip = "=" not in argument
+        else:
+            kept.append(argument)
+    return kept

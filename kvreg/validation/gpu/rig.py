@@ -1,0 +1,103 @@
+"""What every stage of `ci/gpu` works with: the machine, its variants, the work list, the journal."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kvreg.core.modes import Mode
+from kvreg.core.requests import Op
+from kvreg.core.variants import Variant
+from kvreg.validation.cells import HEAD_SIZES, PROFILES, Cell, many_seeds_only, work_list
+from kvreg.validation.gpu.session import Session
+from kvreg.validation.journal import Journal, key_of
+from kvreg.validation.machine import Machine
+from kvreg.validation.run import Run
+from kvreg_tuning.pool import Task
+
+SEED_HEADS = (64, 96, 128, 256)
+
+RESERVE_S = 25.0
+"""Kept of the time limit for the traces and the archive."""
+STAGE_TASK_TIMEOUT_S = 180.0
+
+
+class Rig:
+    """One machine with what is to be tried on it; `run` goes by the cells that a stage gives it."""
+
+    def __init__(self, session: Session, machine: Machine, journal: Journal) -> None:
+        options = session.options
+        self.session, self.options, self.machine, self.journal = session, options, machine, journal
+        self.heads = options.head_sizes or ((64,) if options.smoke else HEAD_SIZES)
+        self.variants = machine.variants()
+        profile = PROFILES["smoke" if options.smoke else "device"]
+        self.grid = tuple(work_list(self.variants, self.heads, profile))
+        self.deadline = None if options.limit_s is None else session.began + options.limit_s - RESERVE_S
+        self.run = Run(
+            machine,
+            self.variants,
+            self.grid,
+            journal,
+            options.command,
+            view=session,
+            jobs=os.cpu_count() or 1,
+            deadline=self.deadline,
+            smoke=options.smoke,
+        )
+
+    def left_s(self) -> float:
+        """Return the seconds until stages must end."""
+        return float("inf") if self.deadline is None else self.deadline - time.monotonic()
+
+    def many(self) -> list[Cell]:
+        """Return the cells of 200 seeds."""
+        heads = [size for size in SEED_HEADS if size in self.heads]
+        return [] if self.options.smoke else many_seeds_only(work_list(self.variants, heads, PROFILES["device-long"]))
+
+    def tasks(
+        self,
+        name: str,
+        function: str,
+        arguments: Sequence[dict[str, Any]],
+        of: Variant,
+        timeout_s: float = STAGE_TASK_TIMEOUT_S,
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """Run tasks one by one, each in the journal; returns results and what has none.
+
+        A known result counts while the kernel of `of`, the device and the versions are the same.
+        """
+        keys = [
+            key_of({"stage": name, **each, "peer": bool(each.get("peer")), **self.run.identity(str(of.id))})
+            for each in arguments
+        ]
+        open_ones = [i for i, key in enumerate(keys) if (self.journal.get(key) or {}).get("status") != "ok"]
+        self.session.stage(name, len(arguments), len(arguments) - len(open_ones))
+        missing = []
+        tasks = [Task(function, arguments[i], timeout_s, bundle=name) for i in open_ones]
+        for place, outcome in self.run.outcomes(tasks, 1):
+            i = open_ones[place]
+            line = {"status": outcome.status, "error": outcome.error, "value": outcome.value, "stage": name}
+            self.journal.append(keys[i], line)
+            self.session.advance(str(arguments[i]), line)
+            if outcome.status != "ok":
+                missing.append(f"{outcome.status}: {outcome.error}")
+                self.session.note(outcome.traceback or outcome.output)
+                self.run.require_device(outcome)
+        known = [self.journal.get(key) for key in keys]
+        found = [line["value"] for line in known if line is not None and line["status"] == "ok"]
+        self.session.results[name] = found
+        return found, missing
+
+    def peer(self) -> str | None:
+        """Return the folder of vLLM's kernels, where one was given."""
+        return str(self.options.peer.absolute()) if self.options.peer else None
+
+    def where(self) -> dict[str, str]:
+        """Return the arguments that say which device a task is for."""
+        return {"device": self.machine.device.key, "place": self.machine.place}
+
+    def write_variant(self) -> Variant:
+        """Return the variant that writes int4."""
+        return next(v for v in self.variants if v.op is Op.WRITE and v.mode is Mode.INT4_PER_TOKEN_HEAD)
