@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ import click
 from kvreg.core.errors import DeviceUnavailable, GateFailed, KvregError, UsageError, wrong
 from kvreg.core.modes import Mode
 from kvreg.validation.fuzz_cases import FAMILY, Case
-from kvreg.validation.fuzz_judge import place_of
+from kvreg.validation.unproven import place_of
 from kvreg_tuning.pool import Task, run_all
 
 FAMILY_TIMEOUT_S = 300.0
@@ -37,9 +37,21 @@ class Tally:
 
     first: int
     modes: Counter[str] = field(default_factory=Counter)
+    variants: Counter[str] = field(default_factory=Counter)
+    """Cases whose selection had the variant, by its id."""
+    worst: dict[str, float] = field(default_factory=dict)
+    """Largest e of each mode's attention."""
     failures: int = 0
     finished: dict[int, int] = field(default_factory=dict)
     """First case and number of cases of each family that is done."""
+
+    def add(self, judged: Mapping[str, Any]) -> None:
+        """Count a case as `fuzz_judge.judge_numbers` describes it; its failures are counted where they are shown."""
+        mode, worst = judged["case"]["mode"], judged["worst"]
+        self.modes[mode] += 1
+        self.variants.update(judged["variants"])
+        if worst is not None:
+            self.worst[mode] = max(self.worst.get(mode, 0.0), worst)
 
     @property
     def following(self) -> int:
@@ -98,7 +110,7 @@ def run(
             text = f"{outcome.status}: required an answer, found {outcome.error}"
             print(f"FAILED {text}; repeat it: {_again(task, task['first'], task['count'])}", flush=True)
         for judged in outcome.value or ():
-            tally.modes[judged["case"]["mode"]] += 1
+            tally.add(judged)
             if judged["failures"]:
                 tally.failures += 1
                 for text in judged["failures"]:
@@ -165,6 +177,8 @@ def main(
         total = sum(tally.modes.values())
         by_mode = ", ".join(f"{mode} {count}" for mode, count in sorted(tally.modes.items())) or "none"
         print(f"{total} cases on {device} in {time.monotonic() - began:.0f} s ({by_mode}), {tally.failures} failed")
+        print("worst e: " + (", ".join(f"{mode} {e:.2e}" for mode, e in sorted(tally.worst.items())) or "none"))
+        print("variants: " + (", ".join(f"{name} {n}" for name, n in sorted(tally.variants.items())) or "none"))
         print(f"go on: --seed {seed} --start {tally.following}")
         if tally.failures:
             raise GateFailed(

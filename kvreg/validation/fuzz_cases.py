@@ -75,6 +75,8 @@ class Case:
     stray: int
     """Query rows behind the last sequence, which belong to none."""
     seed: int
+    preference: int
+    """Which of several variants that fit is tried: counted round, the same in a family."""
 
     def to_text(self) -> str:
         """Return the case as one line of JSON."""
@@ -125,6 +127,7 @@ def draw(seed: int, number: int, limits: Limits, modes: Sequence[str] = tuple(Mo
         "narrow_slots": own.random() < 0.3,
         "stray": own.choice((0, 0, 1, 3)),
         "seed": own.randrange(1 << 20),
+        "preference": shared.randrange(12),  # drawn last of all, so that the rest of a case stays what it was
     }
     return Case.of(values)
 

@@ -1,30 +1,24 @@
 """Judging a drawn call: the kernel, the plain torch backend and the fp64 reference over the same bytes.
 
-Everything goes through the public calls, with a selection made by hand: what no evidence supports yet is exactly what
-is to be tried.
+Everything goes through the public calls, with a selection that asks for no evidence; see kvreg.validation.unproven.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
 from kvreg import oracle
-from kvreg.core import layouts, registry, resolve
-from kvreg.core.devices import Resolution
-from kvreg.core.errors import DeviceUnavailable, wrong
-from kvreg.core.evidence import Evidence
-from kvreg.core.formats import variant_format
+from kvreg.core import layouts
 from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
-from kvreg.core.selections import Chosen, ModeResult, Selection
-from kvreg.core.variants import Variant
-from kvreg.gate import Failure, reference_of, run_attention, run_write
+from kvreg.core.selections import Selection
+from kvreg.gate import Failure, GateReport, reference_of, run_attention, run_write
 from kvreg.oracle import Reference
 from kvreg.runtime.attention import attend, write
 from kvreg.runtime.cache import KVCache
@@ -33,69 +27,67 @@ from kvreg.runtime.plan import plan
 from kvreg.testing import Batch, build
 from kvreg.testing.caches import TENSOR_SCALES, nan_byte
 from kvreg.validation.fuzz_cases import LIMITS, Case, Limits, draw
+from kvreg.validation.unproven import Place, fitting, place_of, select_from
+
+
+def limits_of(place: Place) -> Limits:
+    """Return how large the cases of a place may be."""
+    return LIMITS["card" if place.is_card else place.name]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where kernels run: the device whose variants are tried, torch's name of it, and how large cases may be."""
+class Judged:
+    """What became of one case."""
 
-    resolution: Resolution
-    torch_device: str
-    limits: Limits
-
-
-def place_of(name: str) -> Place:
-    """Return the place that a word stands for: `cpu`, `interpreter`, or a torch device such as `cuda`.
-
-    Raises DeviceUnavailable where there is no such card. `interpreter` needs TRITON_INTERPRET=1 before Triton loads.
-    """
-    if name == "cpu":
-        return Place(resolve.resolve("cpu"), "cpu", LIMITS["cpu"])
-    if name == "interpreter":
-        return Place(resolve.resolve("h200"), "cpu", LIMITS["interpreter"])
-    place = Place(resolve.default_device(), name, LIMITS["card"])
-    module = getattr(torch, name.partition(":")[0], None)
-    if not (module and hasattr(module, "is_available") and module.is_available()):
-        raise DeviceUnavailable(
-            wrong(f"device {name}", required="a card that torch sees", found="none", remedy="run kvreg doctor")
-        )
-    return place
+    failures: tuple[Failure, ...]
+    variants: tuple[str, ...] = ()
+    """Variants of write, decode and prefill that its selection had; a batch runs one of the last two."""
+    worst: float | None = None
+    """Largest e of the attention by the kernel; None where there was no result to measure."""
 
 
 def judge_numbers(place: str, seed: int, first: int, count: int, modes: list[str]) -> list[dict[str, Any]]:
-    """Judge `count` drawn cases from `first` on; returns {number, case, failures} of each. A task of a worker."""
+    """Judge `count` drawn cases from `first` on; returns {number, case, failures, variants, worst} of each.
+
+    A task of a worker.
+    """
     where = place_of(place)
     judged = []
     for number in range(first, first + count):
-        case = draw(seed, number, where.limits, modes)
-        judged.append({"number": number, "case": asdict(case), "failures": [str(each) for each in judge(case, where)]})
+        case = draw(seed, number, limits_of(where), modes)
+        found = judge(case, where)
+        texts = [str(each) for each in found.failures]
+        judged.append({"number": number, "case": asdict(case), **asdict(found), "failures": texts})
     return judged
 
 
-def judge(case: Case, place: Place) -> list[Failure]:
-    """Return everything that is wrong with one case; an exception on the way is a failure too."""
+def judge(case: Case, place: Place) -> Judged:
+    """Return what became of one case; an exception on the way is a failure too."""
     try:
         return _judge(case, place)
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        return [Failure("exception", f"{at.name}:{at.lineno}", "a result", text)]
+        return Judged((Failure("exception", f"{at.name}:{at.lineno}", "a result", text),))
 
 
-def _judge(case: Case, place: Place) -> list[Failure]:
+def _judge(case: Case, place: Place) -> Judged:
     batch = batch_of(case, place.torch_device)
-    cache = cache_of(case, batch, place.resolution, place.torch_device)
-    failures = _written(cache, batch)
+    cache = cache_of(case, batch, place)
+    written = _written(cache, batch)
     reference = reference_of(batch, cache.view)
-    failures += _attended(case, cache, batch, reference, "kernel")
-    failures += _read_back(cache, batch)
-    if place.resolution.device.platform == "cpu":
-        return failures
-    here, moved = batch.to("cpu"), _moved(reference)
-    plain = cache_of(case, here, resolve.resolve("cpu"), "cpu")
-    failures += _written(plain, here, "plain torch")
-    plain.buffer.copy_(cache.buffer)
-    return failures + _attended(case, plain, here, moved, "plain torch over the kernel's bytes")
+    attended = _attended(case, cache, batch, reference)
+    failures = [*written, *_of("kernel", attended.failures), *_read_back(cache, batch)]
+    if place.resolution.device.platform != "cpu":
+        here, host = batch.to("cpu"), place_of("cpu")
+        plain = cache_of(case, here, host)
+        failures += _written(plain, here, "plain torch")
+        plain.buffer.copy_(cache.buffer)
+        again = _attended(case, plain, here, _moved(reference))
+        failures += _of("plain torch over the kernel's bytes", again.failures)
+    ops = cache.selection.result.ops
+    worst = max((row.max_rel_error for row in attended.rows), default=None)
+    return Judged(tuple(failures), tuple(ops[op].variant for op in Op), worst)
 
 
 def batch_of(case: Case, device: str) -> Batch:
@@ -123,22 +115,21 @@ def batch_of(case: Case, device: str) -> Batch:
     return batch.strided() if case.strided else batch
 
 
-def cache_of(case: Case, batch: Batch, resolution: Resolution, device: str) -> KVCache:
+def cache_of(case: Case, batch: Batch, place: Place) -> KVCache:
     """Return a cache of the batch's size, every row of it NaN."""
-    selection = selection_of(case, resolution, batch)
+    selection = selection_of(case, place, batch)
     mode = Mode(case.mode)
     scales = TENSOR_SCALES if mode is Mode.FP8_PER_TENSOR else None
-    cache = KVCache.allocate(selection, batch.pages, device=device, tensor_scales=scales)
+    cache = KVCache.allocate(selection, batch.pages, device=place.torch_device, tensor_scales=scales)
     cache.buffer.fill_(nan_byte(mode, selection.result.format.fp8 or ""))
     return cache
 
 
-def selection_of(case: Case, resolution: Resolution, batch: Batch) -> Selection:
-    """Return what select would answer if every variant had evidence for everything."""
-    device, mode, layout = resolution.device, Mode(case.mode), LayoutId.parse(case.layout)
+def selection_of(case: Case, place: Place, batch: Batch) -> Selection:
+    """Return a selection of variants that fit the case: of several for an op, the one that it prefers."""
     request = Request(
-        device=device.key,
-        mode=mode,
+        device=place.resolution.device.key,
+        mode=Mode(case.mode),
         head_size=case.head_size,
         q_heads=case.q_heads,
         kv_heads=case.kv_heads,
@@ -147,63 +138,22 @@ def selection_of(case: Case, resolution: Resolution, batch: Batch) -> Selection:
         features=batch.features.words,
         batch=max(1, len(batch.contexts)),
         context=max(1, *batch.contexts),
-        layout=layout,
+        layout=LayoutId.parse(case.layout),
     )
-    winners = _variants(device.platform, mode)
-    ops = {op: _chosen(variant, request, resolution) for op, variant in winners.items()}
-    stored = variant_format(winners[Op.WRITE], device, case.head_size, layout, case.dtype)
-    result = ModeResult(
-        mode=mode,
-        verdict="selected",
-        layout=layout,
-        format=stored,
-        bytes_per_token_head=mode.bytes_per_token_head(case.head_size, case.dtype),
-        compression=mode.compression(case.head_size, case.dtype),
-        ops=ops,
-    )
-    return Selection(resolution, request, (result,))
-
-
-def _variants(platform: str, mode: Mode) -> Mapping[Op, Variant]:
-    """Return the first variant of each op that a platform offers for a mode."""
-    found: dict[Op, Variant] = {}
-    for backend in registry.backends():
-        if backend.platform == platform:
-            for variant in backend.variants():
-                if variant.mode is mode:
-                    found.setdefault(variant.op, variant)
-    return found
-
-
-def _chosen(variant: Variant, request: Request, resolution: Resolution) -> Chosen:
-    evidence = Evidence(
-        trace="none",
-        variant=str(variant.id),
-        op=variant.op,
-        mode=variant.mode,
-        head_size=request.head_size,
-        device=request.device,
-        arch=resolution.device.arch,
-        kernel_hash="",
-        numerics="none",
-        build="none",
-        speed="none",
-        accuracy=variant.accuracy,
-        max_rel_error=None,
-        cosine=None,
-        seeds=0,
-        layouts=(),
-    )
-    config = dict(variant.default_config(resolution.device, request))
-    return Chosen(str(variant.id), variant.launcher, variant.accuracy, config, "default", evidence)
+    winners = {op: fit[case.preference % len(fit)] for op, fit in fitting(request, place).items()}
+    return select_from(winners, request, place.resolution)
 
 
 def _written(cache: KVCache, batch: Batch, who: str = "kernel") -> list[Failure]:
     report = run_write(lambda: write(cache, batch.k, batch.v, batch.slots), batch, cache.view)
-    return [replace(each, where=f"{who}, {each.where}") for each in report.failures]
+    return _of(who, report.failures)
 
 
-def _attended(case: Case, cache: KVCache, batch: Batch, reference: Reference, who: str) -> list[Failure]:
+def _of(who: str, failures: Iterable[Failure]) -> list[Failure]:
+    return [replace(each, where=f"{who}, {each.where}") for each in failures]
+
+
+def _attended(case: Case, cache: KVCache, batch: Batch, reference: Reference) -> GateReport:
     made = plan(
         cache,
         batch.cu_q,
@@ -218,8 +168,7 @@ def _attended(case: Case, cache: KVCache, batch: Batch, reference: Reference, wh
         if lse is not None:
             lse.copy_(result[1])
 
-    report = run_attention(call, batch, cache.view, reference=reference, repeats=1)
-    return [replace(each, where=f"{who}, {each.where}") for each in report.failures]
+    return run_attention(call, batch, cache.view, reference=reference, repeats=1)
 
 
 def _read_back(cache: KVCache, batch: Batch) -> list[Failure]:

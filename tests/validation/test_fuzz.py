@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 
+from kvreg.core import resolve
 from kvreg.core.modes import Mode
 from kvreg.runtime.launchers import load
 from kvreg.testing.features import DRAWN
 from kvreg.validation import fuzz
 from kvreg.validation.fuzz_cases import FAMILY, LIMITS, Case, draw
-from kvreg.validation.fuzz_judge import judge, judge_numbers, place_of
+from kvreg.validation.fuzz_judge import batch_of, judge, judge_numbers, selection_of
+from kvreg.validation.unproven import Place, place_of
 
 MANY = [draw(7, number, LIMITS["card"]) for number in range(0, 40 * FAMILY, 5)]
 
@@ -101,11 +103,14 @@ CASE = replace(draw(0, 0, LIMITS["cpu"]), mode="none", contexts=(3, 20), kind="d
     ids=["a tenth off", "zeros", "a row of nan"],
 )
 def test_a_wrong_kernel_is_a_typed_failure(change, check, broken):
-    assert judge(CASE, place_of("cpu")) == []
+    right = judge(CASE, place_of("cpu"))
+    assert right.failures == ()
+    assert right.worst is not None
+    assert 0 < right.worst < 1e-2
 
     broken(change)
 
-    assert check in {failure.check for failure in judge(CASE, place_of("cpu"))}
+    assert check in {failure.check for failure in judge(CASE, place_of("cpu")).failures}
 
 
 def test_an_exception_is_a_failure_that_names_its_place(broken):
@@ -114,7 +119,7 @@ def test_an_exception_is_a_failure_that_names_its_place(broken):
 
     broken(change)
 
-    (failure,) = judge(CASE, place_of("cpu"))
+    (failure,) = judge(CASE, place_of("cpu")).failures
 
     assert (failure.check, failure.found) == ("exception", "RuntimeError: the card has left")
     assert failure.where.startswith("change:")
@@ -126,9 +131,12 @@ def test_a_run_says_how_many_cases_there_were_and_where_to_go_on():
     )
 
     assert done.returncode == 0, done.stderr
-    counted, following = done.stdout.splitlines()
+    counted, worst, variants, following = done.stdout.splitlines()
     assert counted.startswith("30 cases on cpu in ")
     assert counted.endswith("(none 30), 0 failed")
+    assert worst.startswith("worst e: none ")
+    assert 0 < float(worst.split()[-1]) < 1e-2
+    assert variants == "variants: torch-none-decode@1 30, torch-none-prefill@1 30, torch-none-write@1 30"
     assert following == "go on: --seed 5 --start 40"
 
 
@@ -200,3 +208,17 @@ def test_without_a_card_a_run_ends_at_once(monkeypatch):
 
     assert done.returncode == 6
     assert done.stderr == "device cuda: required a card that torch sees, found none; run kvreg doctor\n"
+
+
+def test_every_variant_that_fits_a_case_is_drawn_and_one_that_does_not_is_not():
+    h200 = Place("cuda", resolve.resolve("h200"), "cpu")
+    narrow = replace(CASE, mode="int4_per_token_head", dtype="bf16", group=4, features=("causal",))
+    chosen = {}
+    for group, features in ((4, ("causal",)), (71, ("causal",)), (4, ("causal", "multi_query_split"))):
+        case = replace(narrow, group=group, features=features)
+        selections = [selection_of(replace(case, preference=n), h200, batch_of(case, "cpu")) for n in range(4)]
+        chosen[group, features[-1]] = [each.result.ops["decode"].variant for each in selections]
+
+    own, portable = "cuda-int4-decode@1", "triton-int4-decode@1"
+    assert sorted(chosen[4, "causal"]) == [own, own, portable, portable]
+    assert set(chosen[71, "causal"]) == set(chosen[4, "multi_query_split"]) == {portable}
