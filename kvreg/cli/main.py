@@ -60,6 +60,7 @@ COMMANDS = {
     "devices": Entry("kvreg.cli.devices:devices", "List the devices, or show one with the sources of its facts."),
     "doctor": Entry("kvreg.cli.doctor:doctor", "Say what this machine has, what is missing and how to get it."),
     "validate": Entry("kvreg.cli.validate:validate", "Run the numerical gate and record the evidence."),
+    "bench": Entry("kvreg.cli.bench:bench", "Time the kernels beside torch's, vLLM's and FlashInfer's."),
     "toolchain": Entry("kvreg.cli.toolchain:toolchain", "Install and check compilers for cards that are not there."),
     "tune": Entry("kvreg.cli.tune:tune", "Find the best launch parameters of a device, gate first."),
     "tuned": Entry("kvreg.cli.tuned:tuned", "List, show, check, compare and merge tuned launch parameters."),

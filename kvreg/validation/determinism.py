@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
+from kvreg.bench.vllm_kernels import load as load_peer
 from kvreg.core.layouts import INLINE, LayoutId
 from kvreg.core.requests import Request
 from kvreg.runtime.launchers import CacheView, load
 from kvreg.testing import MARK_BYTE, CacheBytes, allocate
-from kvreg.validation import calls, interchange
+from kvreg.validation import calls
 from kvreg.validation.work import device_of, use
 
 PAGE = 16
@@ -61,7 +62,7 @@ def repeat_writes(
 
     request = Request(device, of.mode, head_size, kv_heads * 4, kv_heads, PAGE, batch=tokens, layout=chosen)
     launcher, config = load(of.launcher), dict(of.default_config(on, request))
-    kernels = interchange.load(Path(peer)) if peer else None
+    kernels = load_peer(Path(peer)) if peer else None
 
     def write(into: CacheBytes) -> None:
         if kernels is not None:

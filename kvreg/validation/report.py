@@ -93,6 +93,41 @@ def timings(found: Iterable[tuple[str, int, Sequence[Mapping[str, Any]]]]) -> st
     return table(("variant", "head", "group", "work", "us", "spread", "none, us", "of read limit"), body)
 
 
+def bench(found: Mapping[str, Any]) -> list[str]:
+    """Return a paragraph and a table a shape, of what `kvreg.bench.results.Results.to_json` gave."""
+    rate = found["read_bandwidth"]
+    parts = ["read bandwidth not measured" if rate is None else f"read bandwidth {rate / 1e12:.3f} TB/s"]
+    for shape in found["shapes"]:
+        best = shape["best_bf16"]
+        beside = "no bf16 was timed" if best is None else f"best bf16: {best['kernel']}, {best['us']:.1f} us"
+        mark = " (marked: no FlashInfer, kvreg's bf16 below 85 % of the card)" if shape["marked"] else ""
+        parts.append(f"### {shape['name']}\n\n{beside}{mark}")
+        parts.append(table(BENCH_COLUMNS, [_bench_row(row) for row in shape["rows"]]))
+    return parts
+
+
+BENCH_COLUMNS = ("mode", "kernel", "us", "spread", "TB/s", "of read limit", "times bf16", "host us", "e", "parameters")
+
+
+def _bench_row(row: Mapping[str, Any]) -> tuple[object, ...]:
+    if row["status"] != "ok":
+        return (row["mode"], row["kernel"], row["status"], *["-"] * 6, row["detail"].replace("|", "/"))
+    us, moved = row["us"], row["bytes"]
+    config = row["config"] or {}
+    return (
+        row["mode"],
+        row["kernel"],
+        f"{us:.1f}",
+        f"{100 * row['spread']:.1f} %",
+        "-" if moved is None else f"{moved / us / 1e6:.3f}",
+        "-" if row["share"] is None else f"{100 * row['share']:.0f} %",
+        "-" if row["ratio"] is None else f"{row['ratio']:.2f}",
+        "-" if row["host_us"] is None else f"{row['host_us']:.0f}",
+        "-" if row["e"] is None else f"{row['e']:.1e}",
+        " ".join(f"{name}={value}" for name, value in config.items()) or "-",
+    )
+
+
 def failures(lines: Iterable[Line], most: int = 20) -> str:
     """Return the first failures as a list."""
     found = [

@@ -50,6 +50,7 @@ def test_every_stage_runs_and_one_archive_is_left(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     document, names, report = results(tmp_path / "gpu-results" / NAME)
     found = statuses(document)
+    assert "### smoke decode" in report  # of the bench
     assert {name for name, status in found.items() if status == "skipped"} == {
         "compile",
         "interchange",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvreg.validation.interchange import FILES
+from kvreg.bench.vllm_kernels import FILES
 from kvreg_tuning.worker import Worker
 
 WRITER = """
@@ -108,7 +108,7 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     (folder / missing).unlink()
     arguments = {"peer": str(folder), "device": "cpu", "place": "cpu", "head_size": 96, "group": 4}
 
-    from kvreg.validation.interchange import load
+    from kvreg.bench.vllm_kernels import load
 
     with pytest.raises(FileNotFoundError, match=missing):
         load(Path(arguments["peer"]))

@@ -77,6 +77,8 @@ def _report(rig: Rig, verdicts: Sequence[Verdict]) -> str:
         limit = f"read bandwidth {bandwidth / 1e12:.3f} TB/s" if bandwidth else "read bandwidth not measured"
         body = [(each["variant"], each["head_size"], each["points"]) for each in results["timings"]]
         parts += ["## Times", limit, report.timings(body)]
+    if results.get("bench"):
+        parts += ["## Bench", *report.bench(results["bench"])]
     failed = report.failures(lines)
     return "\n\n".join([*parts, *(["## Failures", failed] if failed else [])]) + "\n"
 

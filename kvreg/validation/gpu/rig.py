@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from kvreg.core.modes import Mode
@@ -50,6 +51,16 @@ class Rig:
     def left_s(self) -> float:
         """Return the seconds until stages must end."""
         return float("inf") if self.deadline is None else self.deadline - time.monotonic()
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Give what runs inside so many seconds at most; it is cut off as at the end of the call."""
+        whole = self.run.deadline
+        self.run.deadline = min(time.monotonic() + seconds, float("inf") if whole is None else whole)
+        try:
+            yield
+        finally:
+            self.run.deadline = whole
 
     def many(self) -> list[Cell]:
         """Return the cells of 200 seeds."""

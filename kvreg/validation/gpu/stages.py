@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvreg.validation.gpu import judging, recording, repeating, times, tuning
+from kvreg.validation.gpu import benching, judging, recording, repeating, times, tuning
 from kvreg.validation.gpu.rig import Rig
 
 STAGES: dict[str, Callable[[Rig], tuple[str, str]]] = {
@@ -18,6 +18,7 @@ STAGES: dict[str, Callable[[Rig], tuple[str, str]]] = {
     "determinism": repeating.determinism,
     "interchange": repeating.interchange,
     "timings": times.timings,
+    "bench": benching.bench,
     "tune": tuning.tune,
     "space": tuning.space,
     "traces": recording.traces,

@@ -1,0 +1,99 @@
+"""How a bench is shown: one table a shape, and the JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from kvreg.cli import render
+
+if TYPE_CHECKING:
+    from kvreg.bench.results import Compared, Results, Row
+    from kvreg.validation.machine import Machine
+
+COLUMNS = ("mode", "kernel", "us", "TB/s", "of bf16", "host us", "e")
+METHODS = {
+    "graph": "graph replay, buffers rotated over more than three times the L2",
+    "delay": "eager calls queued behind a busy card, buffers rotated",
+    "host": "the host's clock; the cpu device's times depend on what else it does",
+}
+MARK = "*"
+MARKED = (
+    f"{MARK} no FlashInfer in this run, and kvreg's own bf16 reaches less than 85 % of the card: the best bf16 there"
+    " is may be faster"
+)
+
+
+def show(found: Results, machine: Machine, versions: Mapping[str, str | None], as_json: bool) -> None:
+    """Print the answer."""
+    if as_json:
+        device = {"key": machine.device.key, "platform": machine.device.platform, "arch": machine.device.arch}
+        render.document({"schema": 1, "device": device, "versions": dict(versions), **found.to_json()})
+        return
+    render.line(head(found, machine.device.key, versions))
+    for each in found.shapes:
+        render.line()
+        render.table(COLUMNS, [_cells(each, row) for row in each.rows if row.is_timed], title=title(each))
+        for row in each.rows:
+            if not row.is_timed and row.status != "refused":
+                render.line(f"{row.kernel}: {row.status}: {row.detail}")
+    render.line()
+    for text in (*refusals(found), *footnotes(found)):
+        render.line(text)
+
+
+def head(found: Results, device: str, versions: Mapping[str, str | None]) -> str:
+    """Return the line above all tables."""
+    named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "triton", "driver") if versions.get(name))
+    rate = "not measured" if found.bandwidth is None else f"{found.bandwidth / 1e12:.3f} TB/s"
+    return f"{device}: {named}; read bandwidth in this run {rate}"
+
+
+def title(of: Compared) -> str:
+    """Return what stands above a shape's table."""
+    best = of.best
+    beside = f"; best bf16 {best.kernel} {best.us:.1f} us" if best is not None and best.us else ""
+    mark = MARK if of.is_marked else ""
+    return f"{of.shape.name}: {of.shape.work} {of.shape.size}, {of.shape.heads}{beside}{mark}"
+
+
+def refusals(found: Results) -> Iterable[str]:
+    """Yield each reason for which a mode was not measured, once, with its shapes."""
+    shapes: dict[str, list[str]] = {}
+    for row in found.rows():
+        if row.status == "refused":
+            shapes.setdefault(row.detail, []).append(row.shape)
+    for reason, names in shapes.items():
+        yield f"not measured at {', '.join(names)}: {reason}"
+    if shapes:
+        yield "--all-variants measures what select refuses for want of evidence"
+
+
+def footnotes(found: Results) -> Iterable[str]:
+    """Yield what the figures mean."""
+    methods = dict.fromkeys(row.method for row in found.rows() if row.is_timed)
+    for method in methods:
+        yield f"us: median of one call by {METHODS[method]}; ± is half the width of the middle half"
+    yield "TB/s: bytes that the call must move; in brackets the share of the read bandwidth"
+    yield "of bf16: how many times faster than the fastest bf16 of this run; host us: the eager Python call alone"
+    yield "e: worst judged row against fp64 attention over the cache that the kernel read"
+    if any(each.is_marked for each in found.shapes):
+        yield MARKED
+
+
+def _cells(of: Compared, row: Row) -> tuple[object, ...]:
+    rate, share, ratio = row.bytes_per_second, of.share(row), of.ratio(row)
+    return (
+        row.mode,
+        row.kernel,
+        _us(row),
+        "-" if rate is None else f"{rate / 1e12:.3g}" + ("" if share is None else f" ({100 * share:.0f} %)"),
+        "-" if ratio is None else f"{ratio:.2f}x" + (MARK if of.is_marked else ""),
+        "-" if row.host_us is None else f"{row.host_us:.0f}",
+        "-" if row.e is None else f"{row.e:.1e}",
+    )
+
+
+def _us(row: Row) -> str:
+    half = "" if row.spread is None else f" ± {50 * row.spread:.1f} %"
+    return f"{row.us:.1f}{half}"
