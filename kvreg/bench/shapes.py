@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from kvreg.core.errors import UsageError, wrong
@@ -179,7 +179,7 @@ def asked(
     if work == "write":
         contexts = (sum(contexts),)
     shape = Shape("", work, contexts, q_heads, kv_heads, head_size, page)
-    return Shape(f"{work} {shape.size}", work, contexts, q_heads, kv_heads, head_size, page)
+    return replace(shape, name=f"{work} {shape.size} d{head_size}")
 
 
 def _ragged(text: str) -> tuple[int, int, int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kvreg.cli import render
 
 if TYPE_CHECKING:
+    from kvreg.bench.pays import Answer
     from kvreg.bench.results import Compared, Results, Row
     from kvreg.validation.machine import Machine
 
@@ -24,11 +25,13 @@ MARKED = (
 )
 
 
+PAYS_COLUMNS = ("mode", "heads", "batch", "pays from context", "of bf16 there", "at the longest", "fastest bf16 there")
+
+
 def show(found: Results, machine: Machine, versions: Mapping[str, str | None], as_json: bool) -> None:
     """Print the answer."""
     if as_json:
-        device = {"key": machine.device.key, "platform": machine.device.platform, "arch": machine.device.arch}
-        render.document({"schema": 1, "device": device, "versions": dict(versions), **found.to_json()})
+        render.document({**_document_head(machine, versions), **found.to_json()})
         return
     render.line(head(found, machine.device.key, versions))
     for each in found.shapes:
@@ -40,6 +43,45 @@ def show(found: Results, machine: Machine, versions: Mapping[str, str | None], a
     render.line()
     for text in (*refusals(found), *footnotes(found)):
         render.line(text)
+
+
+def show_pays(
+    found: Results, answers: Sequence[Answer], machine: Machine, versions: Mapping[str, str | None], as_json: bool
+) -> None:
+    """Print from where on a mode pays; the rows behind it are in the document alone."""
+    if as_json:
+        pays = [each.to_json() for each in answers]
+        render.document({**_document_head(machine, versions), "pays": pays, **found.to_json()})
+        return
+    render.line(head(found, machine.device.key, versions))
+    render.line()
+    render.table(PAYS_COLUMNS, [_pays(each) for each in answers])
+    failed = [(each, row) for each in found.shapes for row in each.rows if row.status not in ("ok", "refused")]
+    for each, row in failed:
+        render.line(f"{each.shape.name}: {row.kernel}: {row.status}: {row.detail}")
+    render.line()
+    render.line("pays from: faster than the fastest bf16 of this run there and at every longer context of the sweep")
+    for text in refusals(found):
+        render.line(text)
+    if any(each.is_marked for each in found.shapes):
+        render.line(MARKED.removeprefix(MARK).strip())
+
+
+def _pays(answer: Answer) -> tuple[object, ...]:
+    return (
+        answer.mode,
+        f"{answer.q_heads}/{answer.kv_heads} of {answer.head_size}, group {answer.group}",
+        answer.batch,
+        "never here" if answer.least_context is None else answer.least_context,
+        "-" if answer.ratio_there is None else f"{answer.ratio_there:.2f}x",
+        f"{answer.ratio_at_longest:.2f}x at {answer.longest}",
+        answer.best_bf16,
+    )
+
+
+def _document_head(machine: Machine, versions: Mapping[str, str | None]) -> dict[str, Any]:
+    device = {"key": machine.device.key, "platform": machine.device.platform, "arch": machine.device.arch}
+    return {"schema": 1, "device": device, "versions": dict(versions)}
 
 
 def head(found: Results, device: str, versions: Mapping[str, str | None]) -> str:

@@ -113,6 +113,9 @@ def test_a_plot_without_matplotlib_is_one_line_before_any_work(
         (("--mode", "int5"), "required one of none"),
         (("--shape", "gpt9"), "words of one of: phi3-mini"),
         (("--shape", "llama", "--batch", "2"), "required the table alone"),
+        (("--pays", "--op", "write"), "required decodes of equal length"),
+        (("--pays", "--mode", "none"), "required a quantized mode"),
+        (("--pays", "--context", "5"), "at least 64 with --pays"),
     ],
 )
 def test_wrong_words_are_one_line_and_no_work(

@@ -1,16 +1,20 @@
-"""The stage `bench` of `ci/gpu`: times at the shapes that models run, beside the kernels of others.
+"""The stages `bench` and `pays` of `ci/gpu`: times at the shapes that models run, beside the kernels of others.
 
 The same rows as `kvreg bench`, for every variant that fits, since the evidence may be what this very call is making.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kvreg.bench import driver, shapes, subjects
-from kvreg.bench.subjects import DEFAULT_MODES
+from kvreg.bench import pays as sweep
+from kvreg.bench.results import Results
+from kvreg.bench.shapes import Shape
+from kvreg.bench.subjects import DEFAULT_MODES, Planned
+from kvreg.core.modes import Mode
 from kvreg.validation.gpu.rig import Rig
 from kvreg.validation.gpu.session import FAILED, OK, SKIPPED
 from kvreg.validation.journal import key_of
@@ -21,7 +25,7 @@ LIMIT_S = 300.0
 
 def bench(rig: Rig) -> tuple[str, str]:
     """Measure every shape of the table."""
-    if rig.machine.numerics == "interpreter" or not (rig.machine.is_card or rig.options.smoke):
+    if not _has_times(rig):
         return SKIPPED, "no card"
     planned = [
         subjects.plan(shape, rig.machine.device, DEFAULT_MODES, every=True, vllm=rig.peer() is not None)
@@ -29,16 +33,46 @@ def bench(rig: Rig) -> tuple[str, str]:
         if not rig.options.head_sizes or shape.head_size in rig.options.head_sizes
     ]
     with rig.limited(LIMIT_S):
-        found = driver.Driver(
-            rig.machine.device.key,
-            rig.machine.place,
-            rig.peer(),
-            rig.run.outcomes,
-            rig.run.require_device,
-            rig.session,
-            _Kept(rig),
-        ).run(planned)
+        found = _driver(rig).run(planned)
     rig.session.results["bench"] = found.to_json()
+    return _verdict(planned, found)
+
+
+def pays(rig: Rig) -> tuple[str, str]:
+    """Find from which context on int4 decodes faster than bf16."""
+    if not _has_times(rig):
+        return SKIPPED, "no card"
+    modes = (Mode.INT4_PER_TOKEN_HEAD,)
+    shapes_ = sweep.sweep(sweep.HEADS[:1], (1,), (64, 256)) if rig.options.smoke else _whole_sweep()
+    planned = [
+        sweep.plan(shape, rig.machine.device, modes, every=True, vllm=rig.peer() is not None) for shape in shapes_
+    ]
+    found = _driver(rig).run(planned, modes)
+    rig.session.results["pays"] = [each.to_json() for each in sweep.answers(found.shapes, modes)]
+    return _verdict(planned, found)
+
+
+def _whole_sweep() -> Iterator[Shape]:
+    return sweep.sweep(sweep.HEADS, sweep.BATCHES, sweep.CONTEXTS)
+
+
+def _has_times(rig: Rig) -> bool:
+    return rig.machine.numerics != "interpreter" and (rig.machine.is_card or rig.options.smoke)
+
+
+def _driver(rig: Rig) -> driver.Driver:
+    return driver.Driver(
+        rig.machine.device.key,
+        rig.machine.place,
+        rig.peer(),
+        rig.run.outcomes,
+        rig.run.require_device,
+        rig.session,
+        _Kept(rig),
+    )
+
+
+def _verdict(planned: Sequence[Planned], found: Results) -> tuple[str, str]:
     own = [row for row in found.rows() if row.maker == "kvreg"]
     bad = [f"{row.shape}: {row.kernel}: {row.status}: {row.detail}" for row in own if not row.is_timed]
     timed, due = sum(row.is_timed for row in found.rows()), sum(len(each.subjects) for each in planned)

@@ -19,10 +19,12 @@ STAGES: dict[str, Callable[[Rig], tuple[str, str]]] = {
     "interchange": repeating.interchange,
     "timings": times.timings,
     "bench": benching.bench,
+    "pays": benching.pays,
     "tune": tuning.tune,
     "space": tuning.space,
     "traces": recording.traces,
 }
-EXTRA = ("tune", "space")
-"""Stages that run only when they are named: half an hour for one kernel's launch parameters validates nothing."""
+EXTRA = ("pays", "tune", "space")
+"""Stages that run only when they are named: minutes of a sweep, half an hour for one kernel's launch parameters; they
+validate nothing."""
 USUAL = tuple(name for name in STAGES if name not in EXTRA)

@@ -1,0 +1,173 @@
+"""What the flags of `kvreg bench` come to: modes, shapes, and the kernels that are measured at each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvreg.core import asking
+from kvreg.core.errors import Refused, UsageError, wrong
+
+if TYPE_CHECKING:
+    from kvreg.bench.pays import Heads
+    from kvreg.bench.shapes import Shape
+    from kvreg.bench.subjects import Planned
+    from kvreg.core.modes import Mode
+    from kvreg.validation.machine import Machine
+
+BATCH, CONTEXT = 32, 8192
+Q_HEADS, KV_HEADS, HEAD_SIZE, PAGE = 32, 8, 128, 16
+"""What select assumes, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of one call, by the names that click gives them."""
+
+    device: str | None
+    modes: Sequence[str]
+    works: Sequence[str]
+    batch: int | None
+    context: int | None
+    q_heads: int | None
+    kv_heads: int | None
+    head_sizes: Sequence[int]
+    page: int | None
+    ragged: str | None
+    only: Sequence[str]
+    every: bool
+    peer: Path | None
+    pays: bool
+    plot: Path | None
+    as_json: bool
+
+    @property
+    def names_heads(self) -> bool:
+        """Whether flags say which heads a model has."""
+        return bool(self.q_heads or self.kv_heads or self.head_sizes)
+
+    @property
+    def names_a_shape(self) -> bool:
+        """Whether flags say what is measured, instead of the table."""
+        return self.names_heads or any(each is not None for each in (self.batch, self.context, self.page, self.ragged))
+
+
+def modes_of(asked: Asked) -> tuple[Mode, ...]:
+    """Return the modes asked for; raises UsageError for a word that is none."""
+    from kvreg.bench.subjects import DEFAULT_MODES
+    from kvreg.core.modes import Mode
+
+    named: list[Mode] = []
+    for word in asked.modes:
+        mode = asking.parse_mode(word)
+        named += [mode] if mode is not None else list(Mode)
+    assumed = (Mode.INT4_PER_TOKEN_HEAD,) if asked.pays else DEFAULT_MODES
+    return tuple(dict.fromkeys(named)) or assumed
+
+
+def plan(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> list[Planned]:
+    """Return the shapes and what is measured at each; raises UsageError for flags that do not go together.
+
+    Raises Refused where no variant of kvreg is measured at any of them.
+    """
+    from kvreg.bench import pays, subjects
+
+    shapes = tuple(_sweep(asked, machine, modes)) if asked.pays else _shapes(asked, machine)
+    make = pays.plan if asked.pays else subjects.plan
+    vllm = asked.peer is not None
+    planned = [make(shape, machine.device, modes, every=asked.every, vllm=vllm) for shape in shapes]
+    if any(subject.maker == "kvreg" for each in planned for subject in each.subjects):
+        return planned
+    first, *others = (refusal for each in planned for refusal in each.refusals)
+    more = f" (and {len(others)} more)" if others else ""
+    raise Refused(f"bench: {first.reason}{more}; or take --all-variants, which asks for no evidence")
+
+
+def _shapes(asked: Asked, machine: Machine) -> Sequence[Shape]:
+    from kvreg.bench import shapes
+
+    if asked.names_a_shape:
+        if asked.only:
+            raise UsageError(
+                wrong("--shape", required="the table alone", found="flags for a shape too", remedy="leave one out")
+            )
+        works = [work for work in shapes.WORKS if not asked.works or work in asked.works]
+        return [
+            shapes.asked(
+                work,
+                batch=asked.batch or BATCH,
+                context=asked.context or CONTEXT,
+                q_heads=asked.q_heads or Q_HEADS,
+                kv_heads=asked.kv_heads or KV_HEADS,
+                head_size=size,
+                page=asked.page or PAGE,
+                ragged=asked.ragged,
+            )
+            for size in asked.head_sizes or (HEAD_SIZE,)
+            for work in works
+        ]
+    table = shapes.CARD if machine.is_card else shapes.HOST
+    chosen = [
+        shape
+        for shape in table
+        if (not asked.works or shape.work in asked.works)
+        and (not asked.only or any(words in shape.name for words in asked.only))
+    ]
+    if not chosen:
+        names = ", ".join(shape.name for shape in table)
+        raise UsageError(
+            wrong("--shape", required=f"words of one of: {names}", found=" ".join(asked.only), remedy="name another")
+        )
+    return chosen
+
+
+def _sweep(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> Iterator[Shape]:
+    from kvreg.bench import pays
+    from kvreg.core.modes import Mode
+
+    beside = [
+        name for name, value in (("--op", asked.works), ("--shape", asked.only), ("--ragged", asked.ragged)) if value
+    ]
+    if beside:
+        raise UsageError(
+            wrong("--pays", required="decodes of equal length", found=" ".join(beside), remedy="leave one out")
+        )
+    if list(modes) == [Mode.NONE]:
+        raise UsageError(
+            wrong("--pays", required="a quantized mode", found=Mode.NONE, remedy="name another, or none at all")
+        )
+    batches, contexts = (pays.BATCHES, pays.CONTEXTS) if machine.is_card else (pays.HOST_BATCHES, pays.HOST_CONTEXTS)
+    some = [
+        [each for each in values if most is None or each <= most]
+        for values, most in ((batches, asked.batch), (contexts, asked.context))
+    ]
+    if not all(some):
+        raise UsageError(
+            wrong(
+                "--context",
+                required=f"at least {contexts[0]} with --pays",
+                found=str(asked.context),
+                remedy="name a larger one",
+            )
+        )
+    return pays.sweep(_heads(asked), some[0], some[1], asked.page or PAGE)
+
+
+def _heads(asked: Asked) -> Sequence[Heads]:
+    from kvreg.bench import pays
+
+    if not asked.names_heads:
+        return pays.HEADS
+    q_heads, kv_heads = asked.q_heads or Q_HEADS, asked.kv_heads or KV_HEADS
+    if q_heads % kv_heads:
+        raise UsageError(
+            wrong(
+                "--q-heads",
+                required=f"a multiple of the {kv_heads} KV heads",
+                found=str(q_heads),
+                remedy="change one of the two",
+            )
+        )
+    return [pays.Heads(q_heads, kv_heads, size) for size in asked.head_sizes or (HEAD_SIZE,)]
