@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,12 @@ class Tally:
         if worst is not None:
             self.worst[mode] = max(self.worst.get(mode, 0.0), worst)
 
+    def summary(self) -> str:
+        """Return the numbers in one line."""
+        cases = sum(self.modes.values())
+        worst = ", ".join(f"{mode} {self.modes[mode]} (e {e:.2e})" for mode, e in sorted(self.worst.items()))
+        return f"{cases} cases, {self.failures} failed; {worst or 'none judged'}"
+
     @property
     def following(self) -> int:
         """The lowest case that was not judged: where a later run goes on."""
@@ -74,6 +80,10 @@ def _tasks(device: str, seed: int, start: int, count: int | None, modes: Sequenc
     return tasks
 
 
+def _print(text: str) -> None:
+    print(text, flush=True)
+
+
 def run(
     *,
     device: str,
@@ -83,15 +93,18 @@ def run(
     cases: int | None = None,
     modes: Sequence[str] = tuple(Mode),
     workers: int = 1,
+    say: Callable[[str], None] = _print,
 ) -> Tally:
-    """Judge drawn cases until the time is up or `cases` are done; prints each failure as it is found.
+    """Judge drawn cases until the time is up or `cases` are done; says each failure as it is found.
 
     A family that is cut off by the end of the time is not counted, and a later run with `start` does it again.
     """
     tally = Tally(start)
     tasks = _tasks(device, seed, start, cases, modes)
     until = None if minutes is None else time.monotonic() + 60 * minutes
-    environment = {"TRITON_INTERPRET": "1"} if device == "interpreter" else None
+    # Each worker judges on the host too; its threads must not crowd the others out.
+    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
+    environment |= {"TRITON_INTERPRET": "1"} if device == "interpreter" else {}
     place_of(device)  # no card is one error here, and not one of every family
     outcomes = _before(until, run_all(tasks, workers=workers, environment=environment))
     for index, outcome in outcomes:
@@ -108,18 +121,18 @@ def run(
         if outcome.status != "ok":
             tally.failures += 1
             text = f"{outcome.status}: required an answer, found {outcome.error}"
-            print(f"FAILED {text}; repeat it: {_again(task, task['first'], task['count'])}", flush=True)
+            say(f"FAILED {text}; repeat it: {_again(task, task['first'], task['count'])}")
         for judged in outcome.value or ():
             tally.add(judged)
             if judged["failures"]:
                 tally.failures += 1
                 for text in judged["failures"]:
-                    print(f"FAILED {text}", flush=True)
-                print(f"       case {Case.of(judged['case']).to_text()}")
-                print(f"       repeat it: {_again(task, judged['number'], 1)}", flush=True)
+                    say(f"FAILED {text}")
+                say(f"       case {Case.of(judged['case']).to_text()}")
+                say(f"       repeat it: {_again(task, judged['number'], 1)}")
         tally.finished[int(task["first"])] = int(task["count"])
         if tally.failures >= MOST_FAILURES:
-            print(f"stopped after {tally.failures} failures", flush=True)
+            say(f"stopped after {tally.failures} failures")
             break
     return tally
 

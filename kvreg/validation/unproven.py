@@ -50,13 +50,13 @@ def place_of(name: str) -> Place:
         return Place(name, resolve.resolve("cpu"), "cpu")
     if name == "interpreter":
         return Place(name, resolve.resolve("h200"), "cpu")
-    place = Place(name, resolve.default_device(), name)
+    resolution = resolve.default_device()
     module = getattr(torch, name.partition(":")[0], None)
     if not (module and hasattr(module, "is_available") and module.is_available()):
         raise DeviceUnavailable(
             wrong(f"device {name}", required="a card that torch sees", found="none", remedy="run kvreg doctor")
         )
-    return place
+    return Place(name, resolution, name if ":" in name else f"{name}:{module.current_device()}")
 
 
 def fitting(request: Request, place: Place) -> dict[Op, tuple[Variant, ...]]:

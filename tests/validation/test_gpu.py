@@ -51,6 +51,7 @@ def test_every_stage_runs_and_one_archive_is_left(tmp_path: Path) -> None:
     document, names, report = results(tmp_path / "gpu-results" / NAME)
     found = statuses(document)
     assert "### smoke decode" in report  # of the bench
+    assert "| graphs torch-none-decode@1 | ok |" in report  # of the robust stage
     assert {name for name, status in found.items() if status == "skipped"} == {
         "compile",
         "interchange",

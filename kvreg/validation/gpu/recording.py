@@ -14,7 +14,7 @@ from kvreg.validation.gpu.rig import Rig
 from kvreg.validation.gpu.session import CUT_OFF, FAILED, OK, SKIPPED
 from kvreg.validation.run import Verdict
 
-TABLES = ("determinism", "interchange", "pays", "tune", "space")
+TABLES = ("determinism", "interchange", "robust", "fuzz", "pays", "tune", "space")
 """Stages whose results are rows of plain values; a key `failures` is left to the stage's line."""
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvreg.validation.gpu import benching, judging, recording, repeating, times, tuning
+from kvreg.validation.gpu import benching, enduring, judging, recording, repeating, times, tuning
 from kvreg.validation.gpu.rig import Rig
 
 STAGES: dict[str, Callable[[Rig], tuple[str, str]]] = {
@@ -17,6 +17,7 @@ STAGES: dict[str, Callable[[Rig], tuple[str, str]]] = {
     "seeds": judging.seeds,
     "determinism": repeating.determinism,
     "interchange": repeating.interchange,
+    "robust": enduring.robust,
     "timings": times.timings,
     "bench": benching.bench,
     "pays": benching.pays,

@@ -1,0 +1,4 @@
+"""What kernels must survive on a card: far offsets, graphs, several streams, odd inputs, wrong calls, hazards.
+
+`python -m kvreg.validation.robust --device cuda` runs all of it; so does the stage `robust` of `ci/gpu`.
+"""
