@@ -25,6 +25,9 @@ MEASURE_TIMEOUT_S = 120.0
 SMALL_READ_BYTES = 1 << 26
 """Read by the bandwidth measurement on the cpu device: beyond the caches of most hosts, and soon done."""
 
+Found = list[dict[str, Any]]
+"""Rows as `measuring.measure` gives them, one a subject."""
+
 _MODULE = "kvreg.bench.measuring"
 _TOGETHER = "bench"
 """Bundle of tasks that one process may do one after the other, with what it has compiled and loaded."""
@@ -88,26 +91,21 @@ class Driver:
         jobs = [job for each in planned for job in _jobs(each)]
         known = [self.journal.get(self._identity(job)) for job in jobs]
         waiting = [job for job, found in zip(jobs, known, strict=True) if found is None]
-        found_of = {id(job): found for job, found in zip(jobs, known, strict=True) if found is not None}
-        if waiting:
-            self._compile(waiting)
-        results_ = Results()
+        self._compile(waiting)
         self.view.stage("bench", len(jobs), len(jobs) - len(waiting))
-        for job, found in self._measured(waiting):
-            if job is not None:
-                found_of[id(job)] = found
-            elif found:
-                results_.bandwidth = float(found[0]["bytes_per_second"])
+        bandwidth, measured = self._measure(waiting)
+        found_of = {id(job): found for job, found in zip(jobs, known, strict=True) if found is not None} | measured
+        shapes = []
         for each in planned:
             mine = [job for job in jobs if job.shape == each.shape]
             rows = [row for job in mine for row in _rows(job, found_of.get(id(job)))]
             rows += [results.refused(each.shape, refusal) for refusal in each.refusals]
-            results_.shapes.append(Compared(each.shape, results.ordered(rows, modes), results_.bandwidth))
-        return results_
+            shapes.append(Compared(each.shape, results.ordered(rows, modes), bandwidth))
+        return Results(bandwidth, shapes)
 
     def _compile(self, jobs: Sequence[_Job]) -> None:
         """Let every kernel compile in a process of its own; what fails here fails again, as a row, when measured."""
-        if self.place == "cpu":
+        if self.place == "cpu" or not jobs:
             return
         parts = [(job.shape, subject) for job in jobs for subject in job.subjects if subject.compiles]
         tasks = [
@@ -124,60 +122,59 @@ class Driver:
             self.view.advance(f"{shape.name}: {subject.name}", {"status": outcome.status, "error": outcome.error})
             self.require_device(outcome)
 
+    def _measure(self, jobs: Sequence[_Job]) -> tuple[float | None, dict[int, Found]]:
+        """Return the read bandwidth and, by their id, what was found of the jobs that the time was enough for.
+
+        A job whose process ended is done again when the device is idle, a subject at a time.
+        """
+        kept = self.journal.get(_BANDWIDTH)
+        bandwidth = None if kept is None else float(kept[0]["bytes_per_second"])
+        first = [] if kept is not None else [self._bandwidth_task()]
+        measured: dict[int, Found] = {}
+        again: list[_Job] = []
+        for index, outcome in self.outcomes([*first, *(self._task(job, job.subjects) for job in jobs)], 1):
+            if outcome.status != "ok":
+                self.require_device(outcome)
+            if index < len(first):
+                bandwidth = self._bandwidth(outcome)
+                continue
+            job = jobs[index - len(first)]
+            if outcome.status == "ok" or len(job.subjects) == 1:
+                measured[id(job)] = self._finished(job, _found(outcome))
+            else:
+                self.view.note(f"{job}: {outcome.status}: {outcome.error}; its kernels are taken one by one")
+                again.append(job)
+        return bandwidth, measured | self._one_by_one(again)
+
+    def _one_by_one(self, jobs: Sequence[_Job]) -> dict[int, Found]:
+        parts = [(job, subject) for job in jobs for subject in job.subjects]
+        partly: dict[int, Found] = {}
+        for index, outcome in self.outcomes([self._task(job, (subject,)) for job, subject in parts], 1):
+            if outcome.status != "ok":
+                self.require_device(outcome)
+            partly.setdefault(id(parts[index][0]), []).extend(_found(outcome))
+        whole = {id(job): partly.get(id(job), []) for job in jobs}
+        return {
+            id(job): self._finished(job, whole[id(job)]) for job in jobs if len(whole[id(job)]) == len(job.subjects)
+        }
+
+    def _finished(self, job: _Job, found: Found) -> Found:
+        """Keep what a job has found, unless something failed, which may be tried again; show it."""
+        if all(each["status"] == "ok" for each in found):
+            self.journal.keep(self._identity(job), found)
+        self.view.advance(str(job), _line(found))
+        return found
+
     def _bandwidth_task(self) -> Task:
         size = {"size": SMALL_READ_BYTES} if self.place == "cpu" else {}
         return Task(f"{_MODULE}:read_bandwidth", {"place": self.place, **size}, MEASURE_TIMEOUT_S, bundle=_TOGETHER)
 
-    def _measured(self, jobs: Sequence[_Job]) -> Iterator[tuple[_Job | None, list[dict[str, Any]]]]:
-        """Yield the bandwidth, under None, where it is not known, then what each job has found.
-
-        A job whose process ended is done again, a subject at a time.
-        """
-        known = self.journal.get(_BANDWIDTH)
-        if known is not None:
-            yield None, known
-        order: list[_Job | None] = [*([None] if known is None else []), *jobs]
-        tasks = [self._bandwidth_task() if job is None else self._task(job, job.subjects) for job in order]
-        for index, outcome in self.outcomes(tasks, 1):
-            job = order[index]
-            if outcome.status != "ok":
-                self.require_device(outcome)
-            if job is None:
-                yield None, self._bandwidth(outcome)
-                continue
-            found = self._found(job, outcome)
-            if len(found) == len(job.subjects):
-                if all(each["status"] == "ok" for each in found):
-                    self.journal.keep(self._identity(job), found)
-                yield job, found
-            self.view.advance(str(job), _line(found))
-
-    def _bandwidth(self, outcome: Outcome) -> list[dict[str, Any]]:
+    def _bandwidth(self, outcome: Outcome) -> float | None:
         if outcome.status != "ok":
             self.view.note(f"read bandwidth: {outcome.status}: {outcome.error}; no row has a share of it")
-            return []
-        found = [{"bytes_per_second": outcome.value}]
-        self.journal.keep(_BANDWIDTH, found)
-        return found
-
-    def _found(self, job: _Job, outcome: Outcome) -> list[dict[str, Any]]:
-        if outcome.status == "ok":
-            return list(outcome.value)
-        if len(job.subjects) == 1:
-            return [{"status": outcome.status, "detail": outcome.error}]
-        self.view.note(f"{job.shape.name}: {outcome.status}: {outcome.error}; its kernels are taken one by one")
-        return self._one_by_one(job)
-
-    def _one_by_one(self, job: _Job) -> list[dict[str, Any]]:
-        tasks = [self._task(job, (subject,)) for subject in job.subjects]
-        found = []
-        for _, outcome in self.outcomes(tasks, 1):
-            if outcome.status == "ok":
-                found += outcome.value
-            else:
-                found.append({"status": outcome.status, "detail": outcome.error})
-                self.require_device(outcome)
-        return found
+            return None
+        self.journal.keep(_BANDWIDTH, [{"bytes_per_second": outcome.value}])
+        return float(outcome.value)
 
     def _task(self, job: _Job, subjects: Sequence[Subject]) -> Task:
         return Task(
@@ -213,14 +210,19 @@ def _jobs(planned: Planned) -> Iterator[_Job]:
     yield from (_Job(planned.shape, (each,)) for each in planned.subjects if each.is_alone)
 
 
-def _rows(job: _Job, found: Sequence[Mapping[str, Any]] | None) -> list[Row]:
+def _found(outcome: Outcome) -> Found:
+    """Return the rows of a task; of one that ended otherwise, one that says how."""
+    return list(outcome.value) if outcome.status == "ok" else [{"status": outcome.status, "detail": outcome.error}]
+
+
+def _rows(job: _Job, found: Found | None) -> list[Row]:
     """Return the rows of a job; of one that was cut off, none."""
     if found is None:
         return []
     return [results.row_of(job.shape, subject, one) for subject, one in zip(job.subjects, found, strict=True)]
 
 
-def _line(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _line(found: Found) -> dict[str, Any]:
     """Return what a view shows of a job: the first thing that went wrong."""
     bad = next((each for each in found if each["status"] != "ok"), None)
     return {"status": "ok", "error": ""} if bad is None else {"status": bad["status"], "error": bad["detail"]}

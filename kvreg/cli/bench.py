@@ -70,8 +70,8 @@ def _bench(asked: Asked) -> int:
     with extras.kernels("bench"):
         from kvreg.validation import machine as machines
 
-    machine = machines.machine_for(asked.device, default=settings.device)
-    planned = bench_asked.plan(asked, machine, modes)
+        machine = machines.machine_for(asked.device, default=settings.device)
+        planned = bench_asked.plan(asked, machine, modes)
     from kvreg.cli import bench_view
 
     with progress.view() as view:

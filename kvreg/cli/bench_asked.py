@@ -74,6 +74,8 @@ def plan(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> list[Planned]
     """
     from kvreg.bench import pays, subjects
 
+    if asked.peer is not None:
+        _require_kernels(asked.peer)
     shapes = tuple(_sweep(asked, machine, modes)) if asked.pays else _shapes(asked, machine)
     make = pays.plan if asked.pays else subjects.plan
     vllm = asked.peer is not None
@@ -83,6 +85,21 @@ def plan(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> list[Planned]
     first, *others = (refusal for each in planned for refusal in each.refusals)
     more = f" (and {len(others)} more)" if others else ""
     raise Refused(f"bench: {first.reason}{more}; or take --all-variants, which asks for no evidence")
+
+
+def _require_kernels(folder: Path) -> None:
+    from kvreg.bench.vllm_kernels import FILES
+
+    missing = [file for file in FILES.values() if not (folder / file).is_file()]
+    if missing:
+        raise UsageError(
+            wrong(
+                f"--peer {folder}",
+                required=", ".join(FILES.values()),
+                found=f"no {', '.join(missing)}",
+                remedy="docs/bench.md says where they come from",
+            )
+        )
 
 
 def _shapes(asked: Asked, machine: Machine) -> Sequence[Shape]:
@@ -105,7 +122,7 @@ def _shapes(asked: Asked, machine: Machine) -> Sequence[Shape]:
                 page=asked.page or PAGE,
                 ragged=asked.ragged,
             )
-            for size in asked.head_sizes or (HEAD_SIZE,)
+            for size in _head_sizes(asked)
             for work in works
         ]
     table = shapes.CARD if machine.is_card else shapes.HOST
@@ -155,6 +172,10 @@ def _sweep(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> Iterator[Sh
     return pays.sweep(_heads(asked), some[0], some[1], asked.page or PAGE)
 
 
+def _head_sizes(asked: Asked) -> Sequence[int]:
+    return tuple(dict.fromkeys(asked.head_sizes)) or (HEAD_SIZE,)
+
+
 def _heads(asked: Asked) -> Sequence[Heads]:
     from kvreg.bench import pays
 
@@ -170,4 +191,4 @@ def _heads(asked: Asked) -> Sequence[Heads]:
                 remedy="change one of the two",
             )
         )
-    return [pays.Heads(q_heads, kv_heads, size) for size in asked.head_sizes or (HEAD_SIZE,)]
+    return [pays.Heads(q_heads, kv_heads, size) for size in _head_sizes(asked)]

@@ -128,6 +128,15 @@ def test_wrong_words_are_one_line_and_no_work(
     assert done.err.count("\n") == 1
 
 
+def test_a_peer_folder_that_lacks_a_file_is_an_error_that_names_it(here: Callable[..., object], peer: Path) -> None:
+    (peer / "int4_per_token_head.py").unlink()
+
+    done = here("bench", "--device", "cpu", "--peer", str(peer))
+
+    assert done.code == 2
+    assert "found no int4_per_token_head.py; docs/bench.md" in done.err
+
+
 def test_a_card_that_is_absent_ends_with_6(here: Callable[..., object]) -> None:
     done = here("bench", "--device", "mi300x", "--json")
 
