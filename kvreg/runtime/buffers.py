@@ -9,7 +9,7 @@ import torch
 from kvreg.core.errors import WrongCache, WrongShape, wrong
 from kvreg.core.layouts import CacheStrides, Plane
 from kvreg.core.modes import SCALE_BYTES
-from kvreg.runtime.geometry import Geometry, Kind
+from kvreg.runtime.geometry import MOST_REACH, Geometry, Kind
 
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:
@@ -115,6 +115,7 @@ def check(geometry: Geometry, buffer: torch.Tensor) -> None:
                     remedy="move the plane or the buffer's first byte",
                 )
             )
+        _check_reach(name, plane, step, kind)
         end = _end(plane, width, geometry.pages, kind)
         if end > size:
             raise WrongCache(
@@ -126,6 +127,21 @@ def check(geometry: Geometry, buffer: torch.Tensor) -> None:
                 )
             )
     _check_apart(geometry)
+
+
+def _check_reach(name: str, plane: Plane, item: int, kind: Kind) -> None:
+    """Raise WrongCache when slots of a page or heads lie further apart than `MOST_REACH` elements of `item` bytes."""
+    for axis, count, stride in (("slots of a page", kind.page, plane.slot), ("heads", kind.kv_heads, plane.head)):
+        reach = (count - 1) * stride // item
+        if reach > MOST_REACH:
+            raise WrongCache(
+                wrong(
+                    f"strides, {name}",
+                    required=f"{axis} at most {MOST_REACH} elements apart",
+                    found=reach,
+                    remedy="let each page hold all of its slots and heads",
+                )
+            )
 
 
 def _end(plane: Plane, width: int, pages: int, kind: Kind) -> int:

@@ -14,7 +14,7 @@ import torch
 
 from kvreg.core.errors import CallError, WrongCache, WrongDevice, WrongDtype, WrongShape, wrong
 from kvreg.runtime.cache import KVCache
-from kvreg.runtime.geometry import Kind
+from kvreg.runtime.geometry import MOST_REACH, Kind
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 
@@ -82,6 +82,15 @@ def rows(name: str, value: Any, heads: int, cache: KVCache) -> None:
                 name,
                 required="stride 1 on the last axis",
                 found=f"stride {value.stride(2)}",
+                remedy=f"pass {name}.contiguous()",
+            )
+        )
+    if value.stride(1) * (heads - 1) > MOST_REACH:
+        raise WrongShape(
+            wrong(
+                name,
+                required=f"heads at most {MOST_REACH} elements apart",
+                found=value.stride(1) * (heads - 1),
                 remedy=f"pass {name}.contiguous()",
             )
         )

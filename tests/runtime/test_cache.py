@@ -291,6 +291,16 @@ WRONG_BUFFERS = {
         "K scales: a plane None int4_per_token_head",
     ),
     "offset beyond the end": (lambda: bent(v={"offset": 7000}), WrongShape, "buffer: one page"),
+    "heads beyond what 32 bits count": (
+        lambda: {**bent(k={"head": 1 << 31}), "pages": 1},
+        WrongCache,
+        "K rows: heads at most 2147483647 elements 2147483648",
+    ),
+    "scales of slots beyond it": (
+        lambda: {**bent(v_scale={"slot": 1 << 30}), "pages": 1},
+        WrongCache,
+        "V scales: slots of a page at most 2147483647 4026531840",
+    ),
     "last row beyond the end": (
         lambda: {**bent(v={"offset": 5000}), "pages": 1},
         WrongCache,

@@ -37,6 +37,19 @@ def test_a_wrong_call_is_typed_says_how_to_mend_it_and_changes_nothing(row, call
     assert list(wrong_call(calls, TABLE[row], row)) == []
 
 
+@pytest.mark.parametrize(("call", "name"), [("write", "k"), ("write", "v"), ("attend", "q"), ("attend", "out")])
+def test_heads_further_apart_than_a_kernel_counts_are_refused(call, name, calls):
+    heads = Q if call == "attend" else KV
+    most = ((1 << 31) - 1) // (heads - 1)
+    nothing = torch.empty(0, dtype=torch.bfloat16)  # no rows: the strides alone are looked at
+    right, wrong = (nothing.as_strided((0, heads, HEAD), (1, stride, 1)) for stride in (most, most + 1))
+    others = {"k": right, "v": right, "slots": ints()} if call == "write" else {"q": right, "out": right}
+
+    getattr(calls, call)(**others)
+    with pytest.raises(WrongShape, match=f"{name}: required heads at most 2147483647 elements apart"):
+        getattr(calls, call)(**{**others, name: wrong})
+
+
 @pytest.mark.parametrize("call", RIGHT)
 def test_the_calls_that_the_table_varies_are_right_as_they_stand(call, calls):
     getattr(calls, call)()
