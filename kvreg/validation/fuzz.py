@@ -19,7 +19,7 @@ import click
 from kvreg.core.errors import DeviceUnavailable, GateFailed, KvregError, UsageError, wrong
 from kvreg.core.modes import Mode
 from kvreg.validation.fuzz_cases import FAMILY, Case
-from kvreg.validation.unproven import place_of
+from kvreg.validation.unproven import offered, place_of
 from kvreg_tuning.pool import Task, run_all
 
 FAMILY_TIMEOUT_S = 300.0
@@ -91,21 +91,23 @@ def run(
     seed: int = 0,
     start: int = 0,
     cases: int | None = None,
-    modes: Sequence[str] = tuple(Mode),
+    modes: Sequence[str] = (),
     workers: int = 1,
     say: Callable[[str], None] = _print,
 ) -> Tally:
     """Judge drawn cases until the time is up or `cases` are done; says each failure as it is found.
 
+    `modes`: by default all that the device has variants for.
+
     A family that is cut off by the end of the time is not counted, and a later run with `start` does it again.
     """
     tally = Tally(start)
+    modes = modes or offered(place_of(device))  # no card is one error here, and not one of every family
     tasks = _tasks(device, seed, start, cases, modes)
     until = None if minutes is None else time.monotonic() + 60 * minutes
     # Each worker judges on the host too; its threads must not crowd the others out.
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
     environment |= {"TRITON_INTERPRET": "1"} if device == "interpreter" else {}
-    place_of(device)  # no card is one error here, and not one of every family
     outcomes = _before(until, run_all(tasks, workers=workers, environment=environment))
     for index, outcome in outcomes:
         task = tasks[index].arguments
@@ -184,7 +186,7 @@ def main(
             seed=seed,
             start=start,
             cases=cases,
-            modes=modes or tuple(Mode),
+            modes=modes,
             workers=workers or max(1, (os.cpu_count() or 2) // 2),
         )
         total = sum(tally.modes.values())

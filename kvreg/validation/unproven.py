@@ -5,6 +5,7 @@ What no evidence supports yet is exactly what is to be tried, so trials choose v
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from kvreg.core.devices import Resolution
 from kvreg.core.errors import DeviceUnavailable, Refused, wrong
 from kvreg.core.evidence import Evidence
 from kvreg.core.formats import variant_format
+from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.selections import Chosen, ModeResult, Selection
 from kvreg.core.variants import Variant
@@ -57,6 +59,16 @@ def place_of(name: str) -> Place:
             wrong(f"device {name}", required="a card that torch sees", found="none", remedy="run kvreg doctor")
         )
     return Place(name, resolution, name if ":" in name else f"{name}:{module.current_device()}")
+
+
+def offered(place: Place) -> tuple[Mode, ...]:
+    """Return the modes that a place has variants for: no fp8 where the arch has none."""
+    modes = []
+    for mode in Mode:
+        with contextlib.suppress(Refused):
+            fitting(Request(place.resolution.device.key, mode, 64, layout=layouts.DEFAULT), place)
+            modes.append(mode)
+    return tuple(modes)
 
 
 def fitting(request: Request, place: Place) -> dict[Op, tuple[Variant, ...]]:

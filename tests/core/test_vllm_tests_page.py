@@ -11,6 +11,8 @@ import kvreg
 ROOT = Path(kvreg.__file__).parent.parent
 PAGE = ROOT / "docs" / "vllm-tests.md"
 NAMED = re.compile(r"`(tests/(?:core|cli|gate|kernels|oracle|runtime|validation)/[a-z_]+\.py)(?:::(\w+))?`")
+ANY_ID = re.compile(r"`(tests/[^`]+::[^`]+)`")
+"""What looks like one of our tests, wherever it lies; vLLM's are named without their file."""
 
 pytestmark = pytest.mark.checkout
 
@@ -27,6 +29,7 @@ def test_every_test_that_the_page_names_exists():
         for path, name in sorted(named)
         if not (ROOT / path).exists() or (name and name not in functions(ROOT / path))
     ]
+    assert {f"{path}::{name}" for path, name in named if name} == set(ANY_ID.findall(PAGE.read_text()))
     assert len(named) > 20
     assert gone == []
 

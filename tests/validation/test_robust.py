@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,12 @@ from click.testing import CliRunner
 from kvreg.core import resolve
 from kvreg.core.errors import UsageError
 from kvreg.runtime.launchers import load
+from kvreg.validation.gpu import enduring
+from kvreg.validation.gpu.options import Options
+from kvreg.validation.gpu.rig import Rig
+from kvreg.validation.gpu.session import Session
+from kvreg.validation.journal import Journal
+from kvreg.validation.machine import machine_for
 from kvreg.validation.robust import far, graphs, inputs, streams, suite, wrong_calls
 from kvreg.validation.robust.__main__ import main
 from kvreg.validation.robust.bench import line_up, line_ups
@@ -317,6 +324,33 @@ def test_every_decode_variant_that_a_place_runs_is_lined_up():
     assert len(tasks) == 6 * 5 + 1
     assert len({suite.title(task) for task in tasks}) == len(tasks)
     assert len({task.bundle for task in tasks}) == 7
+
+
+def test_a_card_without_fp8_is_asked_nothing_of_it():
+    card = Place("cuda:0", resolve.resolve("rtx3090"), "cuda:0")
+
+    assert {mode for mode, _ in line_ups(card)} == {"none", "int8_per_token_head", "int4_per_token_head"}
+    assert "allocate" not in {row[0] for row in wrong_calls.table_for(card).values()}
+    assert len(wrong_calls.table_for(card)) > 120
+
+
+def test_a_stage_that_was_cut_off_goes_on_and_what_is_known_is_not_run_again(tmp_path):
+    def stage(limit_s: float | None) -> tuple[str, list[str], float]:
+        begun = time.monotonic()
+        session = Session(Options(device="cpu", smoke=True, limit_s=limit_s), tmp_path, tmp_path / "results.tar.gz")
+        with Journal(tmp_path / "journal.jsonl") as journal:
+            rig = Rig(session, machine_for("cpu"), journal)
+            rig.run.versions = {"torch": "any"}
+            status, _ = enduring.robust(rig)
+        checks = [f"{each['check'].split()[0]} {each['status']}" for each in session.results["robust"]]
+        return status, sorted(checks), time.monotonic() - begun
+
+    every = sorted(f"{name} ok" for name in suite.OF_LINE_UPS)
+    assert stage(0.0)[:2] == ("cut off", [])
+    assert stage(None)[:2] == ("ok", every)
+    status, checks, seconds = stage(None)
+    assert (status, checks) == ("ok", every)
+    assert seconds < 1
 
 
 def test_the_command_says_what_it_could_not_try_and_names_a_check_that_is_none():

@@ -20,7 +20,7 @@ from kvreg.runtime.cache import KVCache
 from kvreg.runtime.plan import Plan, plan
 from kvreg.testing import MARK_BYTE, Batch, Kind, build
 from kvreg.testing.caches import TENSOR_SCALES
-from kvreg.validation.unproven import Place, fitting, place_of, select_from
+from kvreg.validation.unproven import Place, fitting, offered, place_of, select_from
 from kvreg.validation.work import use
 
 HEAD, GROUP, KV_HEADS, PAGE = 64, 4, 2, 16
@@ -95,7 +95,7 @@ def line_ups(place: Place) -> list[tuple[str, str]]:
     """Return (mode, decode variant) of every line-up that a place offers."""
     return [
         (str(mode), str(variant.id))
-        for mode in Mode
+        for mode in offered(place)
         for variant in fitting(_request(place, mode, "planar.1", 1, ("causal",)), place)[Op.DECODE]
     ]
 

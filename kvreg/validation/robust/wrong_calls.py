@@ -18,7 +18,7 @@ from kvreg.runtime.plan import plan
 from kvreg.validation.robust.bench import wait
 from kvreg.validation.robust.findings import judged
 from kvreg.validation.robust.wrong_call_table import HEAD, KV, PAGE, PAGES, WRONG, WRONG_VALUES, Q, Row, ints, rows
-from kvreg.validation.unproven import Place, fitting, place_of, select_from
+from kvreg.validation.unproven import Place, fitting, offered, place_of, select_from
 from kvreg.validation.work import use
 
 EVERY = (
@@ -104,9 +104,15 @@ RIGHT = ("write", "attend", "featured", "allocate", "plan", "copy", "dequantize"
 """The calls that the table varies."""
 
 
+def calls_for(place: Place) -> tuple[str, ...]:
+    """Return those of RIGHT that can be made at a place: `allocate` is for fp8_per_tensor, the mode with scales."""
+    return tuple(name for name in RIGHT if name != "allocate" or Mode.FP8_PER_TENSOR in offered(place))
+
+
 def table_for(place: Place) -> Mapping[str, Row]:
     """Return the rows that a place can see."""
-    return WRONG if place.is_card else {**WRONG, **WRONG_VALUES}
+    made, seen = calls_for(place), WRONG if place.is_card else {**WRONG, **WRONG_VALUES}
+    return {name: row for name, row in seen.items() if row[0] in made}
 
 
 def every_row(place: str) -> dict[str, Any]:
@@ -115,8 +121,8 @@ def every_row(place: str) -> dict[str, Any]:
     use(where.torch_device)
     table = table_for(where)
     failures = [text for name in table for text in wrong_call(Calls(where), table[name], name)]
-    failures += [text for name in RIGHT for text in _refused(where, name)]
-    return judged(f"{len(table)} wrong calls, {len(RIGHT)} right ones", failures).to_json()
+    failures += [text for name in calls_for(where) for text in _refused(where, name)]
+    return judged(f"{len(table)} wrong calls, {len(calls_for(where))} right ones", failures).to_json()
 
 
 def wrong_call(calls: Calls, row: Row, name: str) -> Iterator[str]:
