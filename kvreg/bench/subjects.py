@@ -136,15 +136,16 @@ def peers(shape: Shape, device: Device, modes: Sequence[Mode], *, vllm: bool) ->
     """
     bf16 = Mode.NONE.value
     if shape.op is not Op.WRITE:
-        yield Subject("sdpa", bf16, "torch SDPA, dense")
+        yield Subject("sdpa", bf16, "SDPA bf16, dense")
     if vllm:
         wanted = [mode for mode in VLLM_MODES if mode is Mode.NONE or mode in modes]
         for mode in wanted:
             if shape.op is not Op.WRITE or mode is not Mode.NONE:
-                yield Subject("vllm", mode.value, f"vLLM {mode}")
+                name = "bf16" if mode is Mode.NONE else mode.value
+                yield Subject("vllm", mode.value, f"vLLM {name}")
     if shape.op is not Op.WRITE and device.platform == "cuda" and importlib.util.find_spec("flashinfer"):
         units = ("tensor cores", "cuda cores") if shape.work == "decode" else ("tensor cores",)
-        yield from (Subject("flashinfer", bf16, f"FlashInfer, {unit}") for unit in units)
+        yield from (Subject("flashinfer", bf16, f"FlashInfer bf16, {unit}") for unit in units)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,7 @@ def _save(figure: Any, path: Path) -> None:
 
 def _panel(axes: Any, of: Compared) -> None:
     rows = [row for row in reversed(of.rows) if row.is_timed]
-    names = [f"{row.kernel} ({row.mode})" if row.maker == "sdpa" else row.kernel for row in rows]
-    bars = axes.barh(names, [of.ratio(row) or 0.0 for row in rows])
+    bars = axes.barh([row.kernel for row in rows], [of.ratio(row) or 0.0 for row in rows])
     axes.bar_label(bars, [f"{row.us:.1f} us" for row in rows], padding=3, fontsize="x-small")
     axes.margins(x=0.15)  # room for the times behind the bars
     axes.axvline(1.0, linestyle=":", color="gray")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kvreg.bench.results import Compared, Results, Row
     from kvreg.validation.machine import Machine
 
-COLUMNS = ("mode", "kernel", "us", "TB/s", "of bf16", "host us", "e")
+COLUMNS = ("kernel", "us", "spread", "TB/s", "of bf16", "host us", "e")
 METHODS = {
     "graph": "graph replay, buffers rotated over more than three times the L2",
     "delay": "eager calls queued behind a busy card, buffers rotated",
@@ -94,7 +94,7 @@ def head(found: Results, device: str, versions: Mapping[str, str | None]) -> str
 def title(of: Compared) -> str:
     """Return what stands above a shape's table."""
     best = of.best
-    beside = f"; best bf16 {best.kernel} {best.us:.1f} us" if best is not None and best.us else ""
+    beside = f"; fastest bf16 {best.us:.1f} us" if best is not None and best.us else ""
     mark = MARK if of.is_marked else ""
     return f"{of.shape.name}: {of.shape.work} {of.shape.size}, {of.shape.heads}{beside}{mark}"
 
@@ -115,7 +115,7 @@ def footnotes(found: Results) -> Iterable[str]:
     """Yield what the figures mean."""
     methods = dict.fromkeys(row.method for row in found.rows() if row.is_timed)
     for method in methods:
-        yield f"us: median of one call by {METHODS[method]}; ± is half the width of the middle half"
+        yield f"us: median of one call by {METHODS[method]}; spread: of the middle half of the samples"
     yield "TB/s: bytes that the call must move; in brackets the share of the read bandwidth"
     yield "of bf16: how many times faster than the fastest bf16 of this run; host us: the eager Python call alone"
     yield "e: worst judged row against fp64 attention over the cache that the kernel read"
@@ -126,16 +126,11 @@ def footnotes(found: Results) -> Iterable[str]:
 def _cells(of: Compared, row: Row) -> tuple[object, ...]:
     rate, share, ratio = row.bytes_per_second, of.share(row), of.ratio(row)
     return (
-        row.mode,
         row.kernel,
-        _us(row),
+        f"{row.us:.1f}",
+        "-" if row.spread is None else f"{100 * row.spread:.1f} %",
         "-" if rate is None else f"{rate / 1e12:.3g}" + ("" if share is None else f" ({100 * share:.0f} %)"),
         "-" if ratio is None else f"{ratio:.2f}x" + (MARK if of.is_marked else ""),
         "-" if row.host_us is None else f"{row.host_us:.0f}",
         "-" if row.e is None else f"{row.e:.1e}",
     )
-
-
-def _us(row: Row) -> str:
-    half = "" if row.spread is None else f" ± {50 * row.spread:.1f} %"
-    return f"{row.us:.1f}{half}"

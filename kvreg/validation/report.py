@@ -99,7 +99,7 @@ def bench(found: Mapping[str, Any]) -> list[str]:
     parts = ["read bandwidth not measured" if rate is None else f"read bandwidth {rate / 1e12:.3f} TB/s"]
     for shape in found["shapes"]:
         best = shape["best_bf16"]
-        beside = "no bf16 was timed" if best is None else f"best bf16: {best['kernel']}, {best['us']:.1f} us"
+        beside = "no bf16 was timed" if best is None else f"fastest bf16: {best['kernel']}, {best['us']:.1f} us"
         mark = " (marked: no FlashInfer, kvreg's bf16 below 85 % of the card)" if shape["marked"] else ""
         parts.append(f"### {shape['name']}\n\n{beside}{mark}")
         parts.append(table(BENCH_COLUMNS, [_bench_row(row) for row in shape["rows"]]))

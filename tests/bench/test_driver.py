@@ -95,26 +95,26 @@ def test_a_bench_that_is_cut_off_has_the_rows_that_were_measured() -> None:
 
 
 def test_kernels_whose_process_ended_are_taken_one_by_one_and_the_one_to_blame_is_a_row() -> None:
-    runs, journal, view = Here(ends={"torch SDPA, dense": "timeout"}), Kept(), Seen()
+    runs, journal, view = Here(ends={"SDPA bf16, dense": "timeout"}), Kept(), Seen()
 
     shape, _ = driver(runs, journal, view).run([planned(DECODE), planned(WRITE)]).shapes
 
     assert {row.kernel: row.status for row in shape.rows} == {
         "torch-none-decode@1": "ok",
-        "torch SDPA, dense": "timeout",
+        "SDPA bf16, dense": "timeout",
     }
-    both = "torch-none-decode@1+torch SDPA, dense"
+    both = "torch-none-decode@1+SDPA bf16, dense"
     # The next shape is done first: two processes at once would time each other.
-    assert runs.ran[1:] == [both, "torch-none-write@1", "torch-none-decode@1", "torch SDPA, dense"]
+    assert runs.ran[1:] == [both, "torch-none-write@1", "torch-none-decode@1", "SDPA bf16, dense"]
     assert any("taken one by one" in note for note in view.notes)
     again = Here()
     driver(again, journal).run([planned(DECODE)])
-    assert again.ran == ["torch-none-decode@1+torch SDPA, dense"]  # what failed is tried again
+    assert again.ran == ["torch-none-decode@1+SDPA bf16, dense"]  # what failed is tried again
 
 
 def test_a_kernel_that_may_end_its_process_has_one_of_its_own() -> None:
     own = planned(DECODE)
-    peer = Subject("flashinfer", "none", "FlashInfer, tensor cores")
+    peer = Subject("flashinfer", "none", "FlashInfer bf16, tensor cores")
     runs = Here(ends={peer.name: "crash"})
 
     (shape,) = driver(runs, Kept()).run([Planned(DECODE, (*own.subjects, peer))]).shapes

@@ -68,8 +68,8 @@ def test_a_peer_that_crashes_is_a_row_and_the_others_have_their_times(
     assert "SIGABRT" in crashed["detail"]
     assert set(rows) == {
         "torch-none-decode@1",
-        "torch SDPA, dense",
-        "vLLM none",
+        "SDPA bf16, dense",
+        "vLLM bf16",
         "torch-int4-decode@1",
         "vLLM int4_per_token_head",
         "torch-int8-decode@1",

@@ -15,7 +15,7 @@ from kvreg.core.errors import UsageError
 
 def found(us: float) -> Results:
     shapes = pays.sweep([pays.Heads(32, 8, 128)], [1, 8], [256, 1024])
-    subjects = [Subject("sdpa", "none", "torch SDPA, dense"), Subject("kvreg", "int4_per_token_head", "a-decode@1")]
+    subjects = [Subject("sdpa", "none", "SDPA bf16, dense"), Subject("kvreg", "int4_per_token_head", "a-decode@1")]
     values = {"status": "ok", "us": us, "e": 1e-3, "method": "graph"}
     return Results(
         1e12,
