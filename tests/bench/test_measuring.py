@@ -16,7 +16,7 @@ from kvreg.core.modes import Mode
 CPU = resolve.resolve("cpu").device
 
 
-@pytest.mark.parametrize("shape", shapes.SMOKE, ids=str)
+@pytest.mark.parametrize("shape", shapes.SMOKE, ids=lambda shape: shape.work)
 def test_each_kernel_of_a_shape_is_timed_and_within_rounding(shape: shapes.Shape) -> None:
     subjects = plan(shape, CPU, list(Mode), every=True, vllm=False).subjects
 

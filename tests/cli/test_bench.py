@@ -53,12 +53,10 @@ def peer(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_peer_that_crashes_is_a_row_and_the_others_have_their_times(
-    kvreg: Callable[..., object], peer: Path
-) -> None:
+def test_a_peer_that_crashes_is_a_row_and_the_others_have_their_times(here: Callable[..., object], peer: Path) -> None:
     modes = ("--mode", "int8_per_token_head", "--mode", "int4_per_token_head", "--all-variants")
 
-    done = kvreg("bench", "--device", "cpu", "--op", "decode", *SMALL, *modes, "--peer", str(peer), "--json")
+    done = here("bench", "--device", "cpu", "--op", "decode", *SMALL, *modes, "--peer", str(peer), "--json")
 
     assert done.code == 0, done.err
     (shape,) = done.document["shapes"]
