@@ -54,10 +54,11 @@ class Tally:
             self.worst[mode] = max(self.worst.get(mode, 0.0), worst)
 
     def summary(self) -> str:
-        """Return the numbers in one line."""
+        """Return the numbers in one line: cases, the worst e of each mode, how often each variant was drawn."""
         cases = sum(self.modes.values())
         worst = ", ".join(f"{mode} {self.modes[mode]} (e {e:.2e})" for mode, e in sorted(self.worst.items()))
-        return f"{cases} cases, {self.failures} failed; {worst or 'none judged'}"
+        drawn = ", ".join(f"{name} {count}" for name, count in sorted(self.variants.items()))
+        return f"{cases} cases, {self.failures} failed; {worst or 'none judged'}; variants drawn: {drawn or 'none'}"
 
     @property
     def following(self) -> int:

@@ -78,7 +78,6 @@ def _own_workers(rig: Rig, place: Place, findings: dict[str, Finding]) -> None:
     rig.session.results["fuzz"] = [
         {"mode": mode, "cases": count, "worst e": tally.worst.get(mode)} for mode, count in sorted(tally.modes.items())
     ]
-    rig.session.results["fuzz_variants"] = dict(tally.variants)
 
 
 def _keep(rig: Rig, name: str, finding: Finding) -> None:

@@ -143,7 +143,8 @@ def _apart(batch: Batch, reach: int) -> tuple[Batch, torch.Tensor]:
     # Every tensor has a column of its own in each unit; those of few rows leave units out between theirs.
     skips = [max(1, (units - 1) // max(1, x.shape[0] - 1)) for x in tensors]
     last = min(skip * (x.shape[0] - 1) for skip, x in zip(skips, tensors, strict=True))
-    step = -(-reach // last) + sum(widths)
+    # A multiple of 64 elements, like adjacent rows: kernels compiled for those serve here too.
+    step = -(-(reach // last + sum(widths)) // 64) * 64
     buffer = torch.empty(step * units, dtype=batch.q.dtype, device=batch.q.device)
     views, column = [], 0
     for x, width, skip in zip(tensors, widths, skips, strict=True):

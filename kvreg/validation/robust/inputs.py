@@ -162,7 +162,7 @@ def strided_output(of: LineUp) -> Iterator[str]:
         cache = of.cache(batch.pages)
         write(cache, batch.k, batch.v, batch.slots)
         tokens, heads, width = batch.q.shape
-        wide = torch.full((tokens, heads + 1, width + 8), 7.0, dtype=batch.q.dtype, device=batch.q.device)
+        wide = torch.full((tokens, heads + 1, width + 16), 7.0, dtype=batch.q.dtype, device=batch.q.device)
         inner = wide[:, :heads, :width]
         attended(cache, batch, out=inner)
         others = differing(inner, attended(cache, batch)[0])
@@ -183,8 +183,8 @@ def nothing(of: LineUp) -> Iterator[str]:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
     write(cache, rows, rows, ints().long())
-    write(cache, rows[:0], rows[:0], ints())
-    write(cache, rows, rows, ints(-1, -1))
+    write(cache, rows[:0], rows[:0], ints().long())
+    write(cache, rows, rows, ints(-1, -1).long())
     if differing(cache.buffer, before):
         yield "required no byte to change by writes of nothing, found some changed"
     batch = of.batch("decode")
