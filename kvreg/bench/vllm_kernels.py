@@ -32,7 +32,10 @@ FILES = {
 """Modules of vLLM 0.33.0 that are loaded, in the order of their imports."""
 
 SEGMENTS = 16
-"""Parts into which vLLM cuts a decode's context (facts/vllm.md section 4.3)."""
+"""Parts into which the Triton backend of vLLM 0.33 cuts a decode's context."""
+SCRATCH_ROWS = 1024
+"""Query rows that there is scratch memory for: more than any batch of decodes or drafts has. With fewer than a call's
+rows, vLLM does not split, which it does not in a prefill anyhow."""
 
 
 class PeerMode(enum.IntEnum):
@@ -98,8 +101,8 @@ class Peer:
 
     def attention(self, asked: PeerCall) -> Callable[[], None]:
         """Return a call that fills `asked.out`; its scratch memory is made here, once."""
-        rows, heads, size = asked.q.shape
-        place, width = asked.q.device, 1 << (size - 1).bit_length()
+        queries, heads, size = asked.q.shape
+        rows, place, width = min(queries, SCRATCH_ROWS), asked.q.device, 1 << (size - 1).bit_length()
         cache = asked.cache
         scratch = torch.empty(rows, heads, SEGMENTS, width, device=place)
         maximum, total = (torch.empty(rows, heads, SEGMENTS, device=place) for _ in range(2))
