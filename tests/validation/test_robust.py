@@ -24,9 +24,9 @@ from kvreg.validation.journal import Journal
 from kvreg.validation.machine import machine_for
 from kvreg.validation.robust import far, graphs, inputs, streams, suite, wrong_calls
 from kvreg.validation.robust.__main__ import main
-from kvreg.validation.robust.bench import line_up, line_ups
 from kvreg.validation.robust.findings import Finding
 from kvreg.validation.robust.hazards import hazards_of, survived, unlike
+from kvreg.validation.robust.lineups import line_up, line_ups
 from kvreg.validation.unproven import Place, place_of
 from kvreg_tuning.worker import Outcome
 

@@ -16,8 +16,8 @@ import torch
 from kvreg.core.modes import Mode
 from kvreg.runtime.attention import write
 from kvreg.testing import MARK_BYTE, Batch, Kind
-from kvreg.validation.robust.bench import LineUp, Result, attended, differing, line_up, wait
 from kvreg.validation.robust.findings import Finding, judged, skipped
+from kvreg.validation.robust.lineups import LineUp, Result, attended, differing, line_up, wait
 
 SIZES = (1 << 31, 1 << 33)
 """Bytes before the far pages. A signed 32-bit byte offset ends at the first; at the second every offset is too large

@@ -16,8 +16,8 @@ import torch
 from kvreg.runtime.attention import attend, write
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.plan import plan
-from kvreg.validation.robust.bench import GROUP, HEAD, KV_HEADS, PAGE, LineUp, Result, differing, line_up
 from kvreg.validation.robust.findings import Finding, judged, skipped
+from kvreg.validation.robust.lineups import GROUP, HEAD, KV_HEADS, PAGE, LineUp, Result, differing, line_up
 from kvreg.validation.unproven import Place
 
 LAYERS = 2

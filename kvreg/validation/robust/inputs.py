@@ -19,7 +19,8 @@ from kvreg.runtime.cache import KVCache
 from kvreg.runtime.plan import plan
 from kvreg.testing import Batch, Kind
 from kvreg.testing.caches import nan_byte
-from kvreg.validation.robust.bench import (
+from kvreg.validation.robust.findings import Finding, judged
+from kvreg.validation.robust.lineups import (
     GROUP,
     HEAD,
     KV_HEADS,
@@ -30,7 +31,6 @@ from kvreg.validation.robust.bench import (
     line_up,
     plan_for,
 )
-from kvreg.validation.robust.findings import Finding, judged
 
 NOT_FINITE = (float("nan"), float("inf"), -float("inf"))
 VALUES = (0.0, 1.0, -3.0)

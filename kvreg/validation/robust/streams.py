@@ -14,8 +14,8 @@ import torch
 from kvreg.runtime.attention import write
 from kvreg.runtime.cache import KVCache
 from kvreg.testing import Batch, Kind
-from kvreg.validation.robust.bench import LineUp, Result, as_integers, attended, line_up, plan_for, wait
 from kvreg.validation.robust.findings import Finding, judged, skipped
+from kvreg.validation.robust.lineups import LineUp, Result, as_integers, attended, line_up, plan_for, wait
 from kvreg.validation.unproven import Place
 
 ROUNDS = {"card": 200, "interpreter": 2, "cpu": 10}

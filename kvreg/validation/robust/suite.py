@@ -10,8 +10,8 @@ from typing import Any
 
 from kvreg.core.errors import UsageError, wrong
 from kvreg.validation import fuzz
-from kvreg.validation.robust.bench import line_ups
 from kvreg.validation.robust.findings import Finding, judged
+from kvreg.validation.robust.lineups import line_ups
 from kvreg.validation.unproven import Place
 from kvreg_tuning.pool import Task
 from kvreg_tuning.worker import Outcome

@@ -15,8 +15,8 @@ from kvreg.runtime.attention import attend, write
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.pages import convert, copy_pages, dequantize
 from kvreg.runtime.plan import plan
-from kvreg.validation.robust.bench import wait
 from kvreg.validation.robust.findings import judged
+from kvreg.validation.robust.lineups import wait
 from kvreg.validation.robust.wrong_call_table import HEAD, KV, PAGE, PAGES, WRONG, WRONG_VALUES, Q, Row, ints, rows
 from kvreg.validation.unproven import Place, fitting, offered, place_of, select_from
 from kvreg.validation.work import use
