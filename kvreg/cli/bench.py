@@ -70,7 +70,7 @@ def _bench(asked: Asked) -> int:
     with extras.kernels("bench"):
         from kvreg.validation import machine as machines
 
-        machine = machines.machine_for(asked.device, default=settings.device)
+        machine = machines.machine_for(asked.device, default=settings.device, command="bench")
         planned = bench_asked.plan(asked, machine, modes)
     from kvreg.cli import bench_view
 

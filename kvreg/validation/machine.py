@@ -21,6 +21,8 @@ PLACES = {"cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "cpu": "cpu"}
 
 PROBE_TIMEOUT_S = 120.0
 
+_HERE = "or name a device of this machine: `kvreg doctor` lists them"
+
 Numerics = Literal["device", "interpreter"]
 
 
@@ -71,10 +73,12 @@ class Machine:
         return tuple(offered)
 
 
-def machine_for(asked: str | None, *, interpreter: bool = False, default: str | None = None) -> Machine:
+def machine_for(
+    asked: str | None, *, interpreter: bool = False, default: str | None = None, command: str = "validate"
+) -> Machine:
     """Return the machine for a device's name; None takes `default` (KVREG_DEVICE), else this machine's card.
 
-    Raises UnknownDevice, and DeviceUnavailable when the device is not in this machine.
+    Raises UnknownDevice, and DeviceUnavailable, which names `command`, when the device is not in this machine.
     """
     resolution = resolve.resolve(asked) if asked is not None else resolve.default_device(default)
     device = resolution.device
@@ -84,12 +88,12 @@ def machine_for(asked: str | None, *, interpreter: bool = False, default: str | 
     # A test run or a shell may have turned the interpreter on; a device's numbers must come from the device.
     if device.platform == "cpu":
         return Machine(device, backends, "device", "cpu", None, {"TRITON_INTERPRET": "0"})
-    index, card = _card(device, backends)
+    index, card = _card(device, backends, command)
     place = f"{PLACES.get(device.platform, device.platform)}:{index}"
     return Machine(device, backends, "device", place, card.driver, {"TRITON_INTERPRET": "0"})
 
 
-def _card(device: Device, backends: Sequence[Backend]) -> tuple[int, Detected]:
+def _card(device: Device, backends: Sequence[Backend], command: str) -> tuple[int, Detected]:
     """Return the first card of the machine that is `device`, and torch's index of it."""
     known = device_files.devices()
     seen: list[str] = []
@@ -100,10 +104,11 @@ def _card(device: Device, backends: Sequence[Backend]) -> tuple[int, Detected]:
         seen.append(f"{card.name} ({found.device.key if found else 'unknown'})")
     raise DeviceUnavailable(
         wrong(
-            f"validate on {device.key}",
+            f"{command} on {device.key}",
             required="that card in this machine",
             found=", ".join(seen) or f"no {device.platform} card",
-            remedy="run it where the card is, name the card here, or take --interpreter for the numerics",
+            remedy="run it where the card is, "
+            + ("name the card here, or take --interpreter for the numerics" if command == "validate" else _HERE),
         )
     )
 
