@@ -255,6 +255,7 @@ def overrun(call) -> None:
         (inputs.query_row_not_finite, afterwards(lambda call: call.out.mul_(1 + call.q.isnan().sum()))),
         (inputs.outside_the_window, afterwards(lambda call: call.out.add_(call.cache.v.isposinf().sum()))),
         (inputs.strided_output, afterwards(overrun)),
+        (inputs.pages_behind_the_last, afterwards(lambda call: call.out.add_(call.page_table.clamp(max=0).sum()))),
         (inputs.nothing, afterwards(lambda call: call.out.add_(1.0))),
     ],
     ids=lambda value: value.__name__,

@@ -172,6 +172,22 @@ def strided_output(of: LineUp) -> Iterator[str]:
             yield f"{kind}: required the same bits and no others, found {others} others and {spilled} neighbours"
 
 
+def pages_behind_the_last(of: LineUp) -> Iterator[str]:
+    """Name pages that there are none of behind the last page of each sequence: nobody may look them up."""
+    for kind in KINDS:
+        batch = of.batch(kind)
+        cache = of.cache(batch.pages)
+        write(cache, batch.k, batch.v, batch.slots)
+        due = attended(cache, batch)[0]
+        last = (batch.seq_lens + batch.page - 1) // batch.page
+        behind = torch.arange(batch.page_table.shape[1], device=last.device) >= last[:, None]
+        for value in (-1, 1 << 30):
+            found = attended(cache, replace(batch, page_table=batch.page_table.masked_fill(behind, value)))[0]
+            others = differing(found, due)
+            if others:
+                yield f"{kind}, page {value}: required the same bits, found {others} others"
+
+
 def nothing(of: LineUp) -> Iterator[str]:
     """Write no rows, and attend without rows, without sequences, and over empty sequences."""
     device = of.place.torch_device
@@ -209,5 +225,6 @@ CHECKS: dict[str, Callable[[LineUp], Iterator[str]]] = {
     "a query value that is not finite": query_row_not_finite,
     "values that are not finite outside the window": outside_the_window,
     "an output inside a wider tensor": strided_output,
+    "page numbers behind the last page": pages_behind_the_last,
     "no rows, no sequences, empty sequences": nothing,
 }
