@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -335,23 +334,29 @@ def test_a_card_without_fp8_is_asked_nothing_of_it():
     assert len(wrong_calls.table_for(card)) > 120
 
 
-def test_a_stage_that_was_cut_off_goes_on_and_what_is_known_is_not_run_again(tmp_path):
-    def stage(limit_s: float | None) -> tuple[str, list[str], float]:
-        begun = time.monotonic()
-        session = Session(Options(device="cpu", smoke=True, limit_s=limit_s), tmp_path, tmp_path / "results.tar.gz")
-        with Journal(tmp_path / "journal.jsonl") as journal:
-            rig = Rig(session, machine_for("cpu"), journal)
-            rig.run.versions = {"torch": "any"}
-            status, _ = enduring.robust(rig)
-        checks = [f"{each['check'].split()[0]} {each['status']}" for each in session.results["robust"]]
-        return status, sorted(checks), time.monotonic() - begun
+@pytest.fixture
+def rig(tmp_path) -> Iterator[Callable[[float | None], Rig]]:
+    """Return a function that begins a call of ci/gpu, which may take so many seconds, over one journal."""
+    with Journal(tmp_path / "journal.jsonl") as journal:
 
-    every = sorted(f"{name} ok" for name in suite.OF_LINE_UPS)
-    assert stage(0.0)[:2] == ("cut off", [])
-    assert stage(None)[:2] == ("ok", every)
-    status, checks, seconds = stage(None)
-    assert (status, checks) == ("ok", every)
-    assert seconds < 1
+        def begin(limit_s: float | None) -> Rig:
+            options = Options(device="cpu", smoke=True, limit_s=limit_s)
+            made = Rig(Session(options, tmp_path, tmp_path / "results.tar.gz"), machine_for("cpu"), journal)
+            made.run.versions = {"torch": "any"}
+            return made
+
+        yield begin
+
+
+def test_a_stage_that_is_cut_off_says_so_and_a_later_call_takes_what_is_known(rig):
+    first, second = rig(0.0), rig(None)
+    names = [f"{name} torch-none-decode@1" for name in suite.OF_LINE_UPS]
+
+    assert enduring.robust(first) == ("cut off", "0 checks, 0 skipped")
+    for name in names:
+        enduring.keep(first, name, Finding("ok", "kept"))
+    assert enduring.robust(second) == ("ok", "5 checks, 0 skipped")
+    assert {each["check"]: each["detail"] for each in second.session.results["robust"]} == dict.fromkeys(names, "kept")
 
 
 def test_the_command_says_what_it_could_not_try_and_names_a_check_that_is_none():

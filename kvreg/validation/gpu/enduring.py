@@ -58,7 +58,7 @@ def _checks(rig: Rig, place: Place, findings: dict[str, Finding]) -> int:
         index = open_ones[number]
         name, finding = suite.title(tasks[index]), suite.found(outcome)
         findings[name] = finding
-        _keep(rig, name, finding)
+        keep(rig, name, finding)
         if outcome.status != "ok":
             rig.session.note(outcome.traceback or outcome.output)
             rig.run.require_device(outcome)
@@ -71,7 +71,7 @@ def _own_workers(rig: Rig, place: Place, findings: dict[str, Finding]) -> None:
     findings[suite.HAZARDS] = (
         Finding.of_json(known["value"]) if known is not None and known["status"] == "ok" else survived(place)
     )
-    _keep(rig, suite.HAZARDS, findings[suite.HAZARDS])
+    keep(rig, suite.HAZARDS, findings[suite.HAZARDS])
     seconds = max(0.0, min(FUZZ_S, rig.left_s()))
     workers = max(1, (os.cpu_count() or 2) // 2)
     findings[suite.FUZZ], tally = suite.fuzzed(place, seconds, workers, rig.session.note)
@@ -80,7 +80,7 @@ def _own_workers(rig: Rig, place: Place, findings: dict[str, Finding]) -> None:
     ]
 
 
-def _keep(rig: Rig, name: str, finding: Finding) -> None:
+def keep(rig: Rig, name: str, finding: Finding) -> None:
     """Put a finding into the journal; only what was ok is taken from there."""
     line: dict[str, Any] = {"status": finding.status, "error": "; ".join(finding.failures), "value": finding.to_json()}
     rig.journal.append(_key(rig, name), {**line, "stage": "robust"})
