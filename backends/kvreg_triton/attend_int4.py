@@ -169,6 +169,8 @@ def attend(
     range_row = ranges + seq.to(tl.int64) * (2 * RANGES)
     first, last = row_bounds(position, mine, seq, seq_len, window, causal_flags, CAUSAL, WINDOW)
     begin, end, all_begin, all_end = block_bounds(first, last, position, mine, seq_len, range_row, RANGES)
+    # Rows that are only to be zeroed see nothing: beside one, every tile is masked.
+    all_end = tl.min(tl.where(store_ok, last, all_end), 0)
     if not SINGLE:
         begin, end = split_bounds(split, splits, chunk, begin, end, TILE)
     whole = begin + tl.cdiv(tl.maximum(all_begin - begin, 0), TILE) * TILE
