@@ -94,9 +94,13 @@ def shape_constants(cache: CacheView) -> dict[str, Any]:
     return constants
 
 
+BLOCKS = frozenset(("rows", "tile", "programs_per_unit", "chunk"))
+"""What of a config is the kernel's or the grid's; all else goes to the compiler."""
+
+
 def launch_options(config: Mapping[str, int]) -> dict[str, int]:
-    """Return what of a config is the compiler's; the rest is the kernel's."""
-    return {"num_warps": config["num_warps"], "num_stages": config["num_stages"]}
+    """Return what of a config is the compiler's: warps, stages and a vendor's own, as the platform's space names them."""
+    return {name: value for name, value in config.items() if name not in BLOCKS}
 
 
 class Write:
