@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -142,6 +143,24 @@ def versions(machine: Machine, probed: Mapping[str, Any]) -> dict[str, str | Non
         "driver": machine.driver,
         "card": probed["card"] if machine.numerics == "device" else None,
     }
+
+
+_VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
+"""The variable by which each platform hides cards from a process."""
+
+
+def cards(machine: Machine, probed: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
+    """Return what to lay over a worker's environment so that it sees one card, for each card of the machine's name.
+
+    One empty mapping where there is one, where cards differ, or where another than the first was asked for.
+    """
+    name, count = _VISIBLE.get(machine.device.platform), probed["alike"]
+    if name is None or count < 2 or machine.place != "cuda:0":
+        return ({},)
+    visible = [each.strip() for each in os.environ.get(name, "").split(",") if each.strip()]
+    if visible and len(visible) != count:
+        return ({},)
+    return tuple({name: each} for each in visible or map(str, range(count)))
 
 
 def kvreg_version() -> str | None:

@@ -41,7 +41,7 @@ COMPILE_TIMEOUT_S = 300.0
 TIMING_TIMEOUT_S = 180.0
 
 CARD_WORKERS = 8
-"""Processes that judge on one card: each waits for the host most of the time, and an error poisons only its own."""
+"""Processes that judge on each card: each waits for the host most of the time, and an error poisons only its own."""
 
 COMMON_HEADS = (128, 96, 64, 256)
 """Head sizes that most models have, the commonest first."""
@@ -122,11 +122,14 @@ class Run:
     versions: Mapping[str, str | None] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
     cut_off: bool = False
+    cards: tuple[Mapping[str, str], ...] = ({},)
+    """What shows a worker one of the cards alike, for each of them; together they take the parts of a stage."""
 
     def probe(self) -> Mapping[str, Any]:
         """Ask the device for its versions; raises DeviceUnavailable when it gives no answer."""
         probed = machines.probe(self.machine)
         self.versions = machines.versions(self.machine, probed)
+        self.cards = machines.cards(self.machine, probed)
         for variant in self.variants:
             self.hash_of(variant)
         return probed
@@ -187,7 +190,9 @@ class Run:
             Task(JUDGE, {"cell": cell.to_json(), **self._where()}, limit, bundle=f"{cell.mode} {cell.rows}")
             for cell in cells
         ]
-        for index, outcome in self.outcomes(tasks, CARD_WORKERS if self.machine.is_card else self.jobs, skip):
+        for index, outcome in self.outcomes(
+            tasks, CARD_WORKERS * len(self.cards) if self.machine.is_card else self.jobs, skip
+        ):
             cell = cells[index]
             ended[cell.variant, cell.head_size, outcome.status] += 1
             line = self.journal.append(self._key(cell), self._line(cell, outcome))
@@ -212,10 +217,11 @@ class Run:
                     **self._where(),
                 },
                 TIMING_TIMEOUT_S,
+                bundle=f"d{size}",  # what is compared is timed on one card
             )
             for variant, size in wanted
         ]
-        for index, outcome in self.outcomes(tasks, 1):
+        for index, outcome in self.outcomes(tasks, len(self.cards)):
             variant, size = wanted[index]
             line = {"status": outcome.status, "error": outcome.error, "timing": str(variant.id), "head_size": size}
             if outcome.status == "ok":
@@ -370,7 +376,10 @@ class Run:
         """Yield outcomes until the deadline."""
         if not tasks:
             return
-        done = run_all(tasks, workers=workers, environment=self.machine.environment, deadline=self.deadline, skip=skip)
+        environment = self.machine.environment
+        done = run_all(
+            tasks, workers=workers, environment=environment, own=self.cards, deadline=self.deadline, skip=skip
+        )
         count = 0
         try:
             for index, outcome in done:
@@ -400,11 +409,11 @@ def _shape(point: Mapping[str, Any]) -> tuple[int, int, int]:
     return point["batch"], point["context"], point["group"]
 
 
-def _timing_order(pair: tuple[Variant, int]) -> tuple[bool, int, int, int, str]:
+def _timing_order(pair: tuple[Variant, int]) -> tuple[int, int, bool, int, str]:
     """Order what is timed so that a run which is cut off has timed the commonest first, `none` before its ratios."""
     variant, size = pair
     rank = COMMON_HEADS.index(size) if size in COMMON_HEADS else len(COMMON_HEADS)
-    return variant.mode not in WHOLE_MODES, rank, size, variant.mode.id, str(variant.id)
+    return rank, size, variant.mode not in WHOLE_MODES, variant.mode.id, str(variant.id)
 
 
 def _utc(moment: datetime) -> str:

@@ -34,15 +34,19 @@ def device_of(key: str) -> Device:
 def probe(place: str) -> dict[str, Any]:
     """Return name, versions and L2 bytes of what torch finds at `place` (cpu, cuda:0, ...), after using it once.
 
+    `alike` counts the cards of that name.
+
     Raises whatever torch raises where there is no such device.
     """
     found = torch.device(place)
     card: str | None = None
     l2 = memory = None
+    alike = 1
     if found.type == "cuda":
         torch.cuda.set_device(found)
         properties = torch.cuda.get_device_properties(found)
         card, l2, memory = properties.name, getattr(properties, "L2_cache_size", None), properties.total_memory
+        alike = sum(torch.cuda.get_device_name(index) == card for index in range(torch.cuda.device_count()))
     elif found.type == "xpu":
         torch.xpu.set_device(found)
         card = torch.xpu.get_device_properties(found).name
@@ -59,6 +63,7 @@ def probe(place: str) -> dict[str, Any]:
         version = str(triton.__version__)
     return {
         "card": card,
+        "alike": alike,
         "torch": str(torch.__version__),
         "triton": version,
         "python": host.python_version(),

@@ -31,6 +31,7 @@ def run_all(
     *,
     workers: int,
     environment: Mapping[str, str] | None = None,
+    own: Sequence[Mapping[str, str]] = (),
     deadline: float | None = None,
     skip: Callable[[int], str | None] = lambda index: None,
 ) -> Generator[tuple[int, Outcome], None, None]:
@@ -38,7 +39,8 @@ def run_all(
 
     At `deadline` (time.monotonic), or when the iterator is closed early, tasks that have not begun are dropped and
     running ones are killed; neither has an outcome. `skip` is asked right before a task begins; where it returns a
-    reason the task is not run and has the outcome `skipped`.
+    reason the task is not run and has the outcome `skipped`. `own` is laid over the environments of the workers by
+    turns: with one of each, worker i alone has own[i].
     """
     waiting: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     bundles = [
@@ -49,7 +51,11 @@ def run_all(
         waiting.put(bundle)
     done: queue.SimpleQueue[tuple[int, Outcome] | BaseException] = queue.SimpleQueue()
     stop = threading.Event()
-    crew = [Worker(environment=environment) for _ in range(max(1, min(workers, len(bundles))))]
+    shares = own or ({},)
+    crew = [
+        Worker(environment={**(environment or {}), **shares[number % len(shares)]})
+        for number in range(max(1, min(workers, len(bundles))))
+    ]
 
     def serve(worker: Worker) -> None:
         try:
