@@ -125,7 +125,7 @@ class Workshop:
 
     def variant(self, name, op, mode, **changed):
         from kvreg.core.formats import default_format
-        from kvreg.core.layouts import DEFAULT
+        from kvreg.core.layouts import default
         from kvreg.core.modes import Mode
         from kvreg.core.requests import Op
         from kvreg.core.variants import Variant, VariantId
@@ -139,7 +139,7 @@ class Workshop:
             accuracy="exact",
             launcher=f"{self.package}.kernels:launch",
             kernels=(f"{self.package}.kernels:kernel",),
-            format=lambda device, head_size: default_format(mode, device, head_size, DEFAULT, "bf16"),
+            format=lambda device, head_size: default_format(mode, device, head_size, default(mode), "bf16"),
             default_config=lambda device, request: {"tile": 32},
         )
         return replace(plain, **changed)
@@ -256,7 +256,7 @@ def record_trace(folder, variant, platform, device, arch, *, head_size=96, kerne
         "ended": "2026-11-30T10:01:00Z",
         "versions": {"kvreg": "0.1.0", "python": "3.12.1", "torch": None, "triton": None, "driver": "1.2"},
         "config": {"tile": 32},
-        "layouts": ["planar.1", "inline.1"],
+        "layouts": ["planar.1", "planar.2", "inline.1"],
         "gate": {
             "cells": 2,
             "sequences": 8,

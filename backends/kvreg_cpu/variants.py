@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kvreg.core.devices import Device
 from kvreg.core.formats import default_format
-from kvreg.core.layouts import DEFAULT
+from kvreg.core.layouts import default
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import DTYPES, Op, Request
 from kvreg.core.variants import Constraints, Variant, VariantId
@@ -54,7 +54,7 @@ def _stored(mode: Mode) -> Callable[[Device, int], Format]:
     """Rows of `none` are in the model's dtype; bfloat16 stands for it."""
 
     def describe(device: Device, head_size: int) -> Format:
-        return replace(default_format(mode, device, head_size, DEFAULT, "bf16"), layout_id="")
+        return replace(default_format(mode, device, head_size, default(mode), "bf16"), layout_id="")
 
     return describe
 

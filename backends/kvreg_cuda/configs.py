@@ -1,8 +1,8 @@
 """Launch parameters that a compilation for an NVIDIA arch tries, in this order; the first sound one is its default.
 
-The shared parameters come first: they are the best of a small grid on an H200. Where they spill or need more shared
-memory than the arch has (99 KiB on sm_86, sm_89 and sm_120 against 227 on sm_90), more warps divide the accumulators
-and fewer stages the tiles that are in flight.
+First come the best of a small grid on an H200 (docs/performance.md). Where they spill or need more shared memory than
+the arch has (99 KiB on sm_86, sm_89 and sm_120 against 227 on sm_90), more warps divide the accumulators and fewer
+stages the tiles that are in flight.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from kvreg.core.devices import Device
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
+from kvreg_triton.configs import padded
 
 _DECODE: tuple[Mapping[str, int], ...] = (
     {},
@@ -22,6 +23,7 @@ _DECODE: tuple[Mapping[str, int], ...] = (
     {"num_warps": 4, "num_stages": 2, "tile": 16},
     {"num_warps": 8, "num_stages": 1, "tile": 16},
 )
+_ROTATED_VALUES = 512
 _PREFILL: tuple[Mapping[str, int], ...] = (
     {},
     {"num_stages": 1},
@@ -34,4 +36,24 @@ _PREFILL: tuple[Mapping[str, int], ...] = (
 
 def candidates(mode: Mode, op: Op, device: Device, request: Request) -> Sequence[Mapping[str, int]]:
     """Return what differs from the shared parameters, in the order in which it is tried."""
-    return {Op.DECODE: _DECODE, Op.PREFILL: _PREFILL}.get(op, ({},))
+    if op is Op.PREFILL:
+        return _PREFILL
+    int4 = mode is Mode.INT4_PER_TOKEN_HEAD
+    if op is Op.WRITE:
+        return (_rotating_write(request.head_size), {}) if int4 else ({},)
+    return _DECODE if int4 else (_streaming(mode, request.head_size), *_DECODE)
+
+
+def _rotating_write(head_size: int) -> Mapping[str, int]:
+    """One warp of few rows: the rotation then needs few exchanges between threads."""
+    return {"rows": max(1, _ROTATED_VALUES // padded(head_size)), "num_warps": 1}
+
+
+def _streaming(mode: Mode, head_size: int) -> Mapping[str, int]:
+    """Four warps and five stages, two tiles in flight beside the one that is computed: 96 to 99 % of the bandwidth.
+
+    Tiles hold as many bytes in 8 bits as in 16. Heads below 96 have small tiles and need more programs in flight.
+    """
+    width = padded(head_size)
+    config = {"num_warps": 4, "num_stages": 5, "programs_per_unit": 2 if width >= 128 else 4}
+    return config if mode is Mode.NONE or width > 128 else {**config, "tile": 128}

@@ -21,7 +21,7 @@ import triton.language as tl
 from kvreg_triton.attend_int4 import reduce, unrotated
 from kvreg_triton.launch import INTERPRETED, Decode
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
-from kvreg_triton.paging import block_sequence, slots_of, split_bounds
+from kvreg_triton.paging import block_sequence, in_aligned_sixteen, slots_of, split_bounds, value_rows
 from kvreg_triton.rotation import hadamard, signs
 
 PACKED = tl.constexpr(not INTERPRETED)
@@ -41,9 +41,12 @@ LEAST = tl.constexpr(4e-37)
 
 @triton.jit
 def scales_and_zeros(pointers, valid):
-    """Split stored scales into (s, z) float32; masked tokens get s = 1."""
-    bits = tl.load(pointers, mask=valid, other=1.0).to(tl.int32, bitcast=True)
-    return (bits & ~ZERO_POINT_BITS).to(tl.float32, bitcast=True), (bits & ZERO_POINT_BITS).to(tl.float32)
+    """Split stored scales into (s, z) float32; masked tokens get s = 1.
+
+    The bits of z stay in s, which they change by at most 15 / 2**23 of itself: taking them out costs more than that.
+    """
+    stored = tl.load(pointers, mask=valid, other=1.0)
+    return stored, (stored.to(tl.int32, bitcast=True) & ZERO_POINT_BITS).to(tl.float32)
 
 
 @triton.jit
@@ -139,8 +142,8 @@ def attend_tile(
     k, v, k_scale, v_scale, page_row, begin, end,
     k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
     first, last, position, softcap, slope, range_row,
-    HEAD: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, MASKED: tl.constexpr,
-    SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr,
+    HEAD: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, V_BYTE: tl.constexpr,
+    MASKED: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr,
 ):  # fmt: skip
     """Take tokens [begin, begin + TILE) into the running softmax of 8 rows."""
     keys = begin + key_order(TILE)
@@ -149,9 +152,9 @@ def attend_tile(
         valid = keys < end
     page, slot = slots_of(page_row, keys, valid, PAGE)
     byte = tl.arange(0, HALF)
-    inside = (byte < HEAD // 2)[None, :]
+    inside = byte < HEAD // 2
     from_k = k + (page * k_page + slot * k_slot)[:, None] + byte[None, :]
-    codes = tl.load(from_k, mask=valid[:, None] & inside, other=0)
+    codes = tl.load(from_k, mask=valid[:, None] & inside[None, :], other=0)
     s_k, z_k = scales_and_zeros(k_scale + page * ks_page + slot * ks_slot, valid)
     low, high = nibbles(codes)
     product = tl.dot(even, tl.trans(low), out_dtype=tl.int32)
@@ -183,45 +186,51 @@ def attend_tile(
     tokens = begin + tl.arange(0, TILE)
     there = tl.full([TILE], True, tl.int1)
     if MASKED:
-        there = tokens < end
+        there = in_aligned_sixteen(tokens, end)
     page, slot = slots_of(page_row, tokens, there, PAGE)
-    from_v = v + (page * v_page + slot * v_slot)[:, None] + byte[None, :]
-    codes = tl.load(from_v, mask=there[:, None] & inside, other=0)
-    low, high = nibbles(codes)
+    from_v = value_rows(v, page, slot, v_page, v_slot, byte, V_BYTE)
+    if V_BYTE == 1:
+        low, high = nibbles(tl.load(from_v, mask=there[:, None] & inside[None, :], other=0))
+    else:
+        low, high = nibbles(tl.load(from_v, mask=there[None, :] & inside[:, None], other=0))
+        low, high = tl.trans(low), tl.trans(high)
     acc_even = acc_even * fade[:, None] + folded(tl.dot(weights, low, out_dtype=tl.int32), HALF) * worth[:, None]
     acc_odd = acc_odd * fade[:, None] + folded(tl.dot(weights, high, out_dtype=tl.int32), HALF) * worth[:, None]
     return acc_even, acc_odd, zeros, new_top, total
 
 
-@triton.jit(do_not_specialize=["tokens", "n_seqs", "group", "splits", "chunk", "has_lse", "table_row", "window"])
+@triton.jit(
+    do_not_specialize=["tokens", "n_seqs", "group", "apart", "splits", "chunk", "has_lse", "table_row", "window"]
+)
 def attend(
-    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, splits, chunk, has_lse,
-    scale,
+    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, apart, splits, chunk,
+    has_lse, scale,
     q_row, q_head, out_row, out_head, table_row,
     causal_flags, window, softcap, sinks, slopes, ranges,
     k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
     k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, ROWS: tl.constexpr,
-    TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr, SINGLE: tl.constexpr,
+    TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, V_BYTE: tl.constexpr, STAGES: tl.constexpr,
+    SINGLE: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
     ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    """8 // group query tokens of one sequence, all heads of one KV head, one split of the keys.
+    """8 // group query tokens of one sequence (with `apart` 0 one), all heads of one KV head, one split of the keys.
 
     Takes the arguments of kvreg_triton.attend_int4.attend and leaves the same partial results; ROWS is 8, COMPUTE is
     not read. Grid (blocks, kv_heads, splits).
     """
     tl.static_assert(ROWS == LANES)
-    block_q = ROWS // group
+    block_q = tl.where(apart == 0, 1, ROWS // group)
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
-    seq = block_sequence(cu_q, n_seqs, block, block_q)
+    seq = block_sequence(cu_q, n_seqs, block, block_q, apart)
     start_row = tl.load(cu_q + seq)
     q_len = tl.load(cu_q + seq + 1) - start_row
     # Rows behind the last sequence (padding of a captured graph) are the last sequence's to zero.
     owned = tl.where(seq == n_seqs - 1, tokens - start_row, q_len)
-    block_index = (block - start_row // block_q - seq) * block_q
+    block_index = (block - start_row // block_q - seq * apart) * block_q
     if block_index >= owned:
         return
     lane = tl.arange(0, ROWS)
@@ -259,7 +268,8 @@ def attend(
     k_page = tl.multiple_of(k_page, ALIGN)
     k_slot = tl.multiple_of(k_slot, ALIGN)
     v_page = tl.multiple_of(v_page, ALIGN)
-    v_slot = tl.multiple_of(v_slot, ALIGN)
+    if V_BYTE == 1:
+        v_slot = tl.multiple_of(v_slot, ALIGN)
     k += kv_head * tl.multiple_of(k_head, ALIGN)
     v += kv_head * tl.multiple_of(v_head, ALIGN)
     k_scale += kv_head * ks_head
@@ -273,7 +283,7 @@ def attend(
                 k, v, k_scale, v_scale, page_row, start, end,
                 k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
                 first, last, position, softcap, slope, range_row,
-                HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES,
+                HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES,
             )  # fmt: skip
     for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
         acc_even, acc_odd, zeros, top, total = attend_tile(
@@ -281,7 +291,7 @@ def attend(
             k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
             first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, False, SOFTCAP, ALIBI, RANGES,
+            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, False, SOFTCAP, ALIBI, RANGES,
         )  # fmt: skip
     for start in tl.range(whole_end, end, TILE, num_stages=1):
         acc_even, acc_odd, zeros, top, total = attend_tile(
@@ -289,7 +299,7 @@ def attend(
             k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
             first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES,
+            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES,
         )  # fmt: skip
     acc_even -= zeros[:, None]
     acc_odd -= zeros[:, None]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kvreg.core.devices import Device
 from kvreg.core.formats import default_format
-from kvreg.core.layouts import DEFAULT
+from kvreg.core.layouts import default
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Constraints, Variant, VariantId
@@ -18,24 +18,21 @@ ROWS = 8
 
 
 def _config(device: Device, request: Request) -> Mapping[str, int]:
-    """One warp, so that row reductions stay in registers; tiles shrink as the head grows, as the accumulators do.
+    """One warp up to heads of 128, so that row reductions stay in registers; the best of a small grid on an H200.
 
-    By the compiler's figures for sm_90 (docs/performance.md); not yet tuned on a card.
+    More stages than 3 win only where tiles are small (docs/performance.md).
     """
-    return {
-        "rows": ROWS,
-        "tile": 64 if padded(request.head_size) <= 128 else 32,
-        "num_warps": 1 if padded(request.head_size) <= 256 else 2,
-        # A tile's pages are loaded a stage before its rows: 3 stages leave one tile in flight, which is asked for
-        # after the products of the tile before it and awaited right before its own. 5 keep two.
-        "num_stages": 5,
-        "programs_per_unit": 8,
-        "chunk": 512,
-    }
+    width = padded(request.head_size)
+    config = {"rows": ROWS, "tile": 64, "num_warps": 1, "num_stages": 3, "programs_per_unit": 8, "chunk": 512}
+    if width <= 64:
+        return config | {"num_stages": 5, "maxnreg": 168}
+    if width <= 128:
+        return config
+    return config | {"tile": 64 if width <= 256 else 32, "num_warps": 2, "programs_per_unit": 4}
 
 
 def _stored(device: Device, head_size: int) -> Format:
-    return default_format(Mode.INT4_PER_TOKEN_HEAD, device, head_size, DEFAULT, "bf16")
+    return default_format(Mode.INT4_PER_TOKEN_HEAD, device, head_size, default(Mode.INT4_PER_TOKEN_HEAD), "bf16")
 
 
 def own() -> tuple[Variant, ...]:
@@ -65,6 +62,6 @@ def own() -> tuple[Variant, ...]:
                 min_capability=(8, 0),
             ),
             needs_card=True,
-            options=("num_warps", "num_stages"),
+            options=("num_warps", "num_stages", "maxnreg"),
         ),
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kvreg.core import layouts
 from kvreg.core.devices import Device
 from kvreg.core.formats import default_format
-from kvreg.core.layouts import DEFAULT
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Constraints, Variant, VariantId
@@ -24,7 +24,7 @@ def own(defaults: Defaults) -> tuple[Variant, ...]:
     mode, op = Mode.INT4_PER_TOKEN_HEAD, Op.PREFILL
 
     def stored(device: Device, head_size: int) -> Format:
-        return default_format(mode, device, head_size, DEFAULT, "bf16")
+        return default_format(mode, device, head_size, layouts.default(mode), "bf16")
 
     def default(device: Device, request: Request) -> Mapping[str, int]:
         return defaults.default(mode, op, device, request)
@@ -46,7 +46,8 @@ def own(defaults: Defaults) -> tuple[Variant, ...]:
             format=stored,
             default_config=default,
             constraints=Constraints(
-                features=tuple(word for word in FEATURES if word != "multi_query_split"), archs=MFMA_ARCHS
+                features=tuple(word for word in FEATURES if word != "multi_query_split"),
+                archs=MFMA_ARCHS,
             ),
         ),
     )

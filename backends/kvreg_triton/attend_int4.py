@@ -1,6 +1,7 @@
 """Attention over an int4 cache whose rows are rotated: decode with split KV, prefill, verification, mixed batches.
 
-A row is d / 2 bytes, byte j = channel 2j (low nibble) and 2j + 1 (high), beside one float32 whose four lowest
+A row is d / 2 bytes, byte j = channel 2j (low nibble) and 2j + 1 (high), adjacent or, of V, V_BYTE apart with a page's
+tokens adjacent. Beside it lies one float32 whose four lowest
 mantissa bits are the zero point z and whose rest is the scale s: y[c] = (code[c] - z) * s. Both halves of the
 attention run on the codes themselves, shifted to -8 .. 7, which every 16-bit float holds exactly (n = code - 8,
 z likewise less 8):
@@ -20,7 +21,8 @@ import triton.language as tl
 
 from kvreg_triton.launch import Decode, Prefill
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
-from kvreg_triton.paging import block_sequence, slots_of, split_bounds
+from kvreg_triton.merging import AT_ONCE, highest, split_weights
+from kvreg_triton.paging import block_sequence, in_aligned_sixteen, slots_of, split_bounds, value_rows
 from kvreg_triton.rotation import hadamard, signs
 
 ZERO_POINT_BITS = tl.constexpr(15)
@@ -76,18 +78,19 @@ def attend_tile(
     k, v, k_scale, v_scale, page_row, begin, end,
     k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
     first, last, position, softcap, slope, range_row,
-    HEAD: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, MASKED: tl.constexpr,
-    SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr,
+    HEAD: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, V_BYTE: tl.constexpr,
+    MASKED: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
     """Take tokens [begin, begin + TILE) into the running softmax of (ROWS,) rows."""
     tokens = begin + tl.arange(0, TILE)
     valid = tl.full([TILE], True, tl.int1)
     if MASKED:
-        valid = tokens < end
+        valid = in_aligned_sixteen(tokens, end)
     page, slot = slots_of(page_row, tokens, valid, PAGE)
     byte = tl.arange(0, HALF)
-    inside = valid[:, None] & (byte < HEAD // 2)[None, :]
-    codes = tl.load(k + (page * k_page + slot * k_slot)[:, None] + byte[None, :], mask=inside, other=0)
+    inside = byte < HEAD // 2
+    from_k = k + (page * k_page + slot * k_slot)[:, None] + byte[None, :]
+    codes = tl.load(from_k, mask=valid[:, None] & inside[None, :], other=0)
     s_k, z_k = scales_and_zeros(k_scale + page * ks_page + slot * ks_slot, valid)
     low, high = centred(codes, COMPUTE)
     score = tl.dot(even, tl.trans(low), out_dtype=tl.float32)
@@ -115,8 +118,12 @@ def attend_tile(
     rounded = weight.to(COMPUTE)
     # The zero points must meet the same rounded weights as the codes, or the difference does not cancel.
     zeros = zeros * fade + tl.sum(rounded.to(tl.float32) * z_v[None, :], 1)
-    codes = tl.load(v + (page * v_page + slot * v_slot)[:, None] + byte[None, :], mask=inside, other=0)
-    low, high = centred(codes, COMPUTE)
+    from_v = value_rows(v, page, slot, v_page, v_slot, byte, V_BYTE)
+    if V_BYTE == 1:
+        low, high = centred(tl.load(from_v, mask=valid[:, None] & inside[None, :], other=0), COMPUTE)
+    else:
+        low, high = centred(tl.load(from_v, mask=valid[None, :] & inside[:, None], other=0), COMPUTE)
+        low, high = tl.trans(low), tl.trans(high)
     acc_even = tl.dot(rounded, low, acc_even * fade[:, None], out_dtype=tl.float32)
     acc_odd = tl.dot(rounded, high, acc_odd * fade[:, None], out_dtype=tl.float32)
     return acc_even, acc_odd, zeros, new_top, total
@@ -128,33 +135,36 @@ def unrotated(y, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, L
     return hadamard(y, ROWS, WIDTH, BLOCK, LEVELS) * signs(WIDTH, BLOCK)[None, :] * (1.0 / BLOCK)
 
 
-@triton.jit(do_not_specialize=["tokens", "n_seqs", "group", "splits", "chunk", "has_lse", "table_row", "window"])
+@triton.jit(
+    do_not_specialize=["tokens", "n_seqs", "group", "apart", "splits", "chunk", "has_lse", "table_row", "window"]
+)
 def attend(
-    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, splits, chunk, has_lse,
-    scale,
+    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, apart, splits, chunk,
+    has_lse, scale,
     q_row, q_head, out_row, out_head, table_row,
     causal_flags, window, softcap, sinks, slopes, ranges,
     k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
     k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, ROWS: tl.constexpr,
-    TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr, SINGLE: tl.constexpr,
+    TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, V_BYTE: tl.constexpr, STAGES: tl.constexpr,
+    SINGLE: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
     ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
     """ROWS // group query tokens of one sequence, all heads of one KV head, one split of the keys.
 
-    Grid (blocks, kv_heads, splits).
+    With `apart` 0 one query token. Grid (blocks, kv_heads, splits).
     """
-    block_q = ROWS // group
+    block_q = tl.where(apart == 0, 1, ROWS // group)
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
-    seq = block_sequence(cu_q, n_seqs, block, block_q)
+    seq = block_sequence(cu_q, n_seqs, block, block_q, apart)
     start_row = tl.load(cu_q + seq)
     q_len = tl.load(cu_q + seq + 1) - start_row
     # Rows behind the last sequence (padding of a captured graph) are the last sequence's to zero.
     owned = tl.where(seq == n_seqs - 1, tokens - start_row, q_len)
-    block_index = (block - start_row // block_q - seq) * block_q
+    block_index = (block - start_row // block_q - seq * apart) * block_q
     if block_index >= owned:
         return
     lane = tl.arange(0, ROWS)
@@ -192,7 +202,8 @@ def attend(
     k_page = tl.multiple_of(k_page, ALIGN)
     k_slot = tl.multiple_of(k_slot, ALIGN)
     v_page = tl.multiple_of(v_page, ALIGN)
-    v_slot = tl.multiple_of(v_slot, ALIGN)
+    if V_BYTE == 1:
+        v_slot = tl.multiple_of(v_slot, ALIGN)
     k += kv_head * tl.multiple_of(k_head, ALIGN)
     v += kv_head * tl.multiple_of(v_head, ALIGN)
     k_scale += kv_head * ks_head
@@ -206,7 +217,7 @@ def attend(
                 k, v, k_scale, v_scale, page_row, start, end,
                 k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
                 first, last, position, softcap, slope, range_row,
-                HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES, COMPUTE,
+                HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, COMPUTE,
             )  # fmt: skip
     for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
         acc_even, acc_odd, zeros, top, total = attend_tile(
@@ -214,7 +225,7 @@ def attend(
             k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
             first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, False, SOFTCAP, ALIBI, RANGES, COMPUTE,
+            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, False, SOFTCAP, ALIBI, RANGES, COMPUTE,
         )  # fmt: skip
     for start in tl.range(whole_end, end, TILE, num_stages=1):
         acc_even, acc_odd, zeros, top, total = attend_tile(
@@ -222,7 +233,7 @@ def attend(
             k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
             first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES, COMPUTE,
+            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, COMPUTE,
         )  # fmt: skip
     acc_even -= zeros[:, None]
     acc_odd -= zeros[:, None]
@@ -262,23 +273,18 @@ def reduce(
     row = tl.program_id(0)
     head = tl.program_id(1)
     part = (row.to(tl.int64) * tl.num_programs(1) + head) * splits
-    top = -float("inf")
-    for split in range(splits):
-        top = tl.maximum(top, tl.load(partial_lse + (part + split) * 2))
-    base = tl.where(top == -float("inf"), 0.0, top)
+    base = highest(partial_lse, part, splits)
     byte = tl.arange(0, WIDTH // 2)
     even = tl.zeros([WIDTH // 2], tl.float32)
     odd = tl.zeros([WIDTH // 2], tl.float32)
     total = 0.0
-    for split in range(splits):
-        mass = tl.load(partial_lse + (part + split) * 2 + 1)
-        weight = tl.exp2(tl.load(partial_lse + (part + split) * 2) - base)
-        # An empty split left its rows unwritten: its mass is exactly 0, and a NaN there must not be multiplied by 0.
-        there = byte < tl.where(mass != 0.0, HEAD // 2, 0)
-        source = partial_out + (part + split) * HEAD
-        even += weight * tl.load(source + byte, mask=there, other=0.0)
-        odd += weight * tl.load(source + HEAD // 2 + byte, mask=there, other=0.0)
-        total += weight * mass
+    for first in range(0, splits, AT_ONCE):
+        weight, mass, there = split_weights(partial_lse, part, first, splits, base)
+        source = partial_out + (part + first + tl.arange(0, AT_ONCE))[:, None] * HEAD + byte[None, :]
+        inside = there[:, None] & (byte < HEAD // 2)[None, :]
+        even += tl.sum(weight[:, None] * tl.load(source, mask=inside, other=0.0), 0)
+        odd += tl.sum(weight[:, None] * tl.load(source + HEAD // 2, mask=inside, other=0.0), 0)
+        total += tl.sum(weight * mass, 0)
     share = tl.where(total > 0.0, total, 1.0)
     y = tl.reshape(tl.join(even / share, odd / share), [1, WIDTH])
     y = tl.reshape(unrotated(y, 1, WIDTH, BLOCK, LEVELS), [WIDTH])
@@ -286,7 +292,7 @@ def reduce(
     to = out + row.to(tl.int64) * out_row + head * out_head + channel
     tl.store(to, y.to(out.dtype.element_ty), mask=channel < HEAD)
     if has_lse:
-        tl.store(lse + row.to(tl.int64) * tl.num_programs(1) + head, (top + tl.log2(total)) / LOG2E)
+        tl.store(lse + row.to(tl.int64) * tl.num_programs(1) + head, (base + tl.log2(total)) / LOG2E)
 
 
 DECODE = Decode(attend, reduce)

@@ -17,6 +17,7 @@ import triton.language as tl
 
 from kvreg_triton.launch import Decode, Prefill
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
+from kvreg_triton.merging import AT_ONCE, highest, split_weights
 from kvreg_triton.paging import block_sequence, slots_of, split_bounds
 
 
@@ -89,10 +90,12 @@ def attend_tile(
     return acc, new_top, total
 
 
-@triton.jit(do_not_specialize=["tokens", "n_seqs", "group", "splits", "chunk", "has_lse", "table_row", "window"])
+@triton.jit(
+    do_not_specialize=["tokens", "n_seqs", "group", "apart", "splits", "chunk", "has_lse", "table_row", "window"]
+)
 def attend(
-    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, splits, chunk, has_lse,
-    scale,
+    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, apart, splits, chunk,
+    has_lse, scale,
     q_row, q_head, out_row, out_head, table_row,
     causal_flags, window, softcap, sinks, slopes, ranges,
     k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
@@ -105,18 +108,18 @@ def attend(
 ):  # fmt: skip
     """ROWS // group query tokens of one sequence, all heads of one KV head, one split of the keys.
 
-    Grid (blocks, kv_heads, splits).
+    With `apart` 0 one query token. Grid (blocks, kv_heads, splits).
     """
-    block_q = ROWS // group
+    block_q = tl.where(apart == 0, 1, ROWS // group)
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
-    seq = block_sequence(cu_q, n_seqs, block, block_q)
+    seq = block_sequence(cu_q, n_seqs, block, block_q, apart)
     start_row = tl.load(cu_q + seq)
     q_len = tl.load(cu_q + seq + 1) - start_row
     # Rows behind the last sequence (padding of a captured graph) are the last sequence's to zero.
     owned = tl.where(seq == n_seqs - 1, tokens - start_row, q_len)
-    block_index = (block - start_row // block_q - seq) * block_q
+    block_index = (block - start_row // block_q - seq * apart) * block_q
     if block_index >= owned:
         return
     lane = tl.arange(0, ROWS)
@@ -214,25 +217,21 @@ def reduce(
     row = tl.program_id(0)
     head = tl.program_id(1)
     part = (row.to(tl.int64) * tl.num_programs(1) + head) * splits
-    top = -float("inf")
-    for split in range(splits):
-        top = tl.maximum(top, tl.load(partial_lse + (part + split) * 2))
-    base = tl.where(top == -float("inf"), 0.0, top)
+    base = highest(partial_lse, part, splits)
     channel = tl.arange(0, WIDTH)
     acc = tl.zeros([WIDTH], tl.float32)
     total = 0.0
-    for split in range(splits):
-        mass = tl.load(partial_lse + (part + split) * 2 + 1)
-        weight = tl.exp2(tl.load(partial_lse + (part + split) * 2) - base)
-        # An empty split left its rows unwritten: its mass is exactly 0, and a NaN there must not be multiplied by 0.
-        there = channel < tl.where(mass != 0.0, HEAD, 0)
-        acc += weight * tl.load(partial_out + (part + split) * HEAD + channel, mask=there, other=0.0)
-        total += weight * mass
+    for first in range(0, splits, AT_ONCE):
+        weight, mass, there = split_weights(partial_lse, part, first, splits, base)
+        source = partial_out + (part + first + tl.arange(0, AT_ONCE))[:, None] * HEAD + channel[None, :]
+        inside = there[:, None] & (channel < HEAD)[None, :]
+        acc += tl.sum(weight[:, None] * tl.load(source, mask=inside, other=0.0), 0)
+        total += tl.sum(weight * mass, 0)
     share = tl.where(total > 0.0, total, 1.0)
     to = out + row.to(tl.int64) * out_row + head * out_head + channel
     tl.store(to, (acc / share).to(out.dtype.element_ty), mask=channel < HEAD)
     if has_lse:
-        tl.store(lse + row.to(tl.int64) * tl.num_programs(1) + head, (top + tl.log2(total)) / LOG2E)
+        tl.store(lse + row.to(tl.int64) * tl.num_programs(1) + head, (base + tl.log2(total)) / LOG2E)
 
 
 DECODE = Decode(attend, reduce)

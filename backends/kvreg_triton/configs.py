@@ -1,6 +1,6 @@
 """Launch parameters where nothing was tuned. Torch-free: select prints them.
 
-The figures are the best of a small grid on one H200 (docs/performance.md); elsewhere they are a start for the tuner.
+A start for the tuner and for the order that a platform tries; what an H200 has shown stands in kvreg_cuda.configs.
 Rows and tiles shrink as the head grows, so that the float32 accumulator stays in registers.
 """
 

@@ -68,7 +68,10 @@ def operand_types(dtype: torch.dtype, mode: Mode) -> tuple[tl.dtype, tl.dtype]:
 
 
 def rows_of(cache: CacheView) -> tuple[Any, ...]:
-    """Return pointers and strides (in elements) of the K and V rows, in the order that every kernel takes them."""
+    """Return pointers and strides (in elements) of the K and V rows, in the order that every kernel takes them.
+
+    Values of a row are adjacent, but for V of int4 where V_BYTE says otherwise.
+    """
     k, v = cache.k.stride(), cache.v.stride()
     return (cache.k, cache.v, k[0], k[1], k[2], v[0], v[1], v[2])
 
@@ -90,7 +93,7 @@ def shape_constants(cache: CacheView) -> dict[str, Any]:
     }
     if cache.mode is Mode.INT4_PER_TOKEN_HEAD:
         block = rotation_block(cache.head_size)
-        constants |= {"BLOCK": block, "LEVELS": block.bit_length() - 1}
+        constants |= {"BLOCK": block, "LEVELS": block.bit_length() - 1, "V_BYTE": cache.v.stride(3)}
     return constants
 
 
@@ -99,8 +102,12 @@ BLOCKS = frozenset(("rows", "tile", "programs_per_unit", "chunk"))
 
 
 def launch_options(config: Mapping[str, int]) -> dict[str, int]:
-    """Return what of a config is the compiler's: warps, stages and a vendor's own, as the platform's space names them."""
+    """Return what of a config is the compiler's: warps, stages and what else the platform's space names."""
     return {name: value for name, value in config.items() if name not in BLOCKS}
+
+
+_PLACES = ("ALIGN", "PAGE", "V_BYTE")
+"""Constants that say where rows lie, which a reduction does not read."""
 
 
 class Write:
@@ -144,6 +151,10 @@ class _Attend:
         tokens, q_heads, _ = q.shape
         n_seqs, group = call.cu_q.shape[0] - 1, q_heads // cache.kv_heads
         single = plan.splits == 1
+        # Of one row a sequence every block has work: idle ones between them starved a third of an H200's
+        # multiprocessors. Else an upper bound that needs no look at cu_q: see kvreg_triton.paging.block_sequence.
+        apart = int(tokens > n_seqs)
+        blocks = tokens // (config["rows"] // group) + n_seqs if apart else tokens
         # Pointers that a kernel does not read (workspace, lse, features that are off) are given `out` to stand in.
         partial_out, partial_lse = (out, out) if single else (plan.partial_out, plan.partial_lse)
         # One of float32 where there is one, so that a call without lse takes the same compiled kernel.
@@ -152,7 +163,7 @@ class _Attend:
         ranges = features.prefix_ranges
         args = (
             q, out, spare, partial_out, partial_lse,
-            call.page_table, call.seq_lens, call.cu_q, tokens, n_seqs, group, plan.splits, plan.chunk,
+            call.page_table, call.seq_lens, call.cu_q, tokens, n_seqs, group, apart, plan.splits, plan.chunk,
             int(call.lse is not None), call.scale,
             q.stride(0), q.stride(1), out.stride(0), out.stride(1), call.page_table.stride(0),
             features.causal if per_sequence else out, features.window or 0, features.softcap or 0.0,
@@ -180,8 +191,6 @@ class _Attend:
                 "TENSOR_SCALED": cache.tensor_scales is not None,
                 "VALUES": values,
             }
-        # An upper bound that needs no look at cu_q's values: see kvreg_triton.paging.block_sequence.
-        blocks = tokens // (config["rows"] // group) + n_seqs if tokens else 0
         submit(self.kernel, (blocks, cache.kv_heads, plan.splits), args, constants | launch_options(config))
 
 
@@ -217,7 +226,7 @@ class Decode(_Attend):
         lse = plan.partial_lse if call.lse is None else call.lse
         if plan.splits > 1:
             constants = shape_constants(call.cache)
-            row_constants = {name: value for name, value in constants.items() if name not in ("ALIGN", "PAGE")}
+            row_constants = {name: value for name, value in constants.items() if name not in _PLACES}
             submit(
                 self.reduce,
                 call.q.shape[:2],

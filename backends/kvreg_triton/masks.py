@@ -32,7 +32,11 @@ def row_bounds(
 
 @triton.jit
 def block_bounds(first, last, position, mine, seq_len, range_row, RANGES: tl.constexpr):
-    """Return the keys [begin, end) that some row sees, and [all_begin, all_end) that every row of `mine` sees."""
+    """Return the keys [begin, end) that some row sees, and [all_begin, all_end) that every row of `mine` sees.
+
+    `begin` is moved down to a multiple of 16, which stays in its page: pages are such multiples, and tiles then load
+    aligned groups of tokens.
+    """
     far = 2147483647
     begin = tl.min(tl.where(last > first, first, far), 0)
     end = tl.max(tl.where(last > first, last, 0), 0)
@@ -42,7 +46,7 @@ def block_bounds(first, last, position, mine, seq_len, range_row, RANGES: tl.con
         inside = mine & (position >= low) & (position < high)
         begin = tl.minimum(begin, tl.min(tl.where(inside, tl.maximum(low, 0), far), 0))
         end = tl.maximum(end, tl.max(tl.where(inside, high, 0), 0))
-    begin = tl.minimum(begin, end)
+    begin = tl.minimum(begin, end) // 16 * 16
     return begin, end, tl.max(tl.where(mine, first, 0), 0), tl.min(tl.where(mine, last, far), 0)
 
 

@@ -5,23 +5,24 @@ import triton.language as tl
 
 
 @triton.jit
-def block_sequence(cu_q, n_seqs, block, block_q):
-    """Return the sequence that query block `block` belongs to, when sequence s starts at block cu_q[s] // block_q + s.
+def block_sequence(cu_q, n_seqs, block, block_q, apart):
+    """Return the sequence of query block `block`, when sequence s starts at block cu_q[s] // block_q + s * apart.
 
-    That numbering leaves each sequence at least ceil(q_len / block_q) blocks without a prefix sum, and the last one
-    enough for every row behind cu_q[n_seqs] too. In a decode batch cu_q[s] = s, so the answer to that is tried first.
+    With `apart` 1 each sequence has at least ceil(q_len / block_q) blocks without a prefix sum, and the last one
+    enough for every row behind cu_q[n_seqs] too; some blocks have nothing to do. With 0, where block_q must be 1, each
+    row is a block. In a decode batch cu_q[s] = s, so the answer to that is tried first.
     """
-    low = tl.minimum(block - block // (block_q + 1), n_seqs - 1)
+    low = tl.minimum(block - apart * (block // (block_q + 1)), n_seqs - 1)
     high = low
     after = tl.minimum(low + 1, n_seqs - 1)
-    early = tl.load(cu_q + low) // block_q + low > block
-    late = (after > low) & (tl.load(cu_q + after) // block_q + after <= block)
+    early = tl.load(cu_q + low) // block_q + low * apart > block
+    late = (after > low) & (tl.load(cu_q + after) // block_q + after * apart <= block)
     if early | late:
         low = tl.full([], 0, tl.int32)
         high = tl.full([], 0, tl.int32) + n_seqs - 1
     while low < high:
         middle = (low + high + 1) // 2
-        if tl.load(cu_q + middle) // block_q + middle <= block:
+        if tl.load(cu_q + middle) // block_q + middle * apart <= block:
             low = middle
         else:
             high = middle - 1
@@ -32,13 +33,34 @@ def block_sequence(cu_q, n_seqs, block, block_q):
 def split_bounds(split, splits, chunk, begin, end, TILE: tl.constexpr):
     """Return split `split` of the keys [begin, end), tile-aligned from `begin`; it is empty where start >= end.
 
-    chunk > 0 fixes the length of a split whatever the batch (batch invariant); else the keys are cut evenly.
+    chunk > 0, a multiple of TILE, fixes the length of a split whatever the batch (batch invariant); else the keys are
+    cut evenly.
     """
     length = chunk
     if chunk == 0:
         length = tl.cdiv(tl.cdiv(end - begin, splits), TILE) * TILE
-    start = begin + split * length
+    # A multiple of TILE anyway; the compiler must see that of 16.
+    start = begin + split * (length // 16 * 16)
     return start, tl.minimum(start + length, end)
+
+
+@triton.jit
+def value_rows(v, page, slot, v_page, v_slot, byte, V_BYTE: tl.constexpr):
+    """Return pointers to bytes of int4's V rows: (tokens, bytes), or (bytes, tokens) where tokens are adjacent."""
+    if V_BYTE == 1:
+        rows = v + (page * v_page + slot * v_slot)[:, None] + byte[None, :]
+    else:
+        rows = v + (page * v_page + slot)[None, :] + (byte * V_BYTE)[:, None]
+    return rows
+
+
+@triton.jit
+def in_aligned_sixteen(tokens, end):
+    """Return whether a token's aligned group of 16, which lies in one page, begins before `end`.
+
+    As a mask it keeps loads of adjacent tokens wide; bytes behind `end` are some token's nibbles and get weight 0.
+    """
+    return tokens // 16 * 16 < end
 
 
 @triton.jit

@@ -36,10 +36,11 @@ def signs(WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 def hadamard(x, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr):
     """Return H_BLOCK applied to each block of BLOCK = 2**LEVELS channels of x (ROWS, WIDTH) float32.
 
-    Constant-geometry butterfly: each level pairs neighbours, (a, b) -> (a + b, a - b), and moves the pair's bit from
-    the lowest place of the channel index to the highest; after LEVELS levels every bit is back where it began.
+    Constant-geometry butterfly: each level pairs the halves of a block, (a, b) -> (a + b, a - b), and moves the pair's
+    bit from the highest place of the channel index to the lowest; after LEVELS levels every bit is back where it
+    began. The other way round, neighbours taken apart and halves put together, triton-xpu 3.3.0b1 does not compile.
     """
     for _ in tl.static_range(LEVELS):
-        a, b = tl.split(tl.reshape(x, [ROWS, WIDTH // BLOCK, BLOCK // 2, 2]))
-        x = tl.reshape(tl.permute(tl.join(a + b, a - b), (0, 1, 3, 2)), [ROWS, WIDTH])
+        a, b = tl.split(tl.permute(tl.reshape(x, [ROWS, WIDTH // BLOCK, 2, BLOCK // 2]), (0, 1, 3, 2)))
+        x = tl.reshape(tl.join(a + b, a - b), [ROWS, WIDTH])
     return x

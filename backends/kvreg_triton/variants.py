@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kvreg.core.devices import Device
 from kvreg.core.formats import default_format
-from kvreg.core.layouts import DEFAULT
+from kvreg.core.layouts import default
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Constraints, Variant, VariantId
@@ -34,6 +34,10 @@ FEATURES = (
 )
 
 
+OPTIONS = ("num_warps", "num_stages", "maxnreg", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
+"""Compiler options of some platform that attention feels; a platform knows which it has."""
+
+
 def _default_config(mode: Mode, op: Op, defaults: Defaults) -> Callable[[Device, Request], Mapping[str, int]]:
     def choose(device: Device, request: Request) -> Mapping[str, int]:
         return defaults.default(mode, op, device, request)
@@ -50,7 +54,7 @@ def _candidates(mode: Mode, op: Op, defaults: Defaults) -> Callable[[Device, Req
 
 def _stored(mode: Mode) -> Callable[[Device, int], Format]:
     def describe(device: Device, head_size: int) -> Format:
-        return default_format(mode, device, head_size, DEFAULT, "bf16")
+        return default_format(mode, device, head_size, default(mode), "bf16")
 
     return describe
 
@@ -70,7 +74,10 @@ def _kernels(mode: Mode, op: Op) -> tuple[str, ...]:
 def _constraints(mode: Mode, op: Op) -> Constraints:
     """A write knows nothing of features, so none can stand in its way; prefill does not split."""
     features = tuple(word for word in FEATURES if op is not Op.PREFILL or word != "multi_query_split")
-    return Constraints(features=FEATURES if op is Op.WRITE else features, needs_fp8="e4m3" if mode.is_fp8 else None)
+    return Constraints(
+        features=FEATURES if op is Op.WRITE else features,
+        needs_fp8="e4m3" if mode.is_fp8 else None,
+    )
 
 
 def shared(platform: str, defaults: Defaults | None = None) -> tuple[Variant, ...]:
@@ -90,8 +97,8 @@ def shared(platform: str, defaults: Defaults | None = None) -> tuple[Variant, ..
             candidates=_candidates(mode, op, own),
             constraints=_constraints(mode, op),
             matrix_instruction=op is not Op.WRITE,
-            # A write has no loop that stages could pipeline.
-            options=("num_warps",) if op is Op.WRITE else ("num_warps", "num_stages"),
+            # A write has no loop that stages could pipeline, and no matrix product.
+            options=("num_warps",) if op is Op.WRITE else OPTIONS,
         )
         for mode, short in _SHORT.items()
         for op in Op

@@ -43,10 +43,9 @@ def rounded_to_e4m3(code, LEAST: tl.constexpr):
 
 @triton.jit
 def tensor_codes(x, scale, QMAX: tl.constexpr):
-    """Return saturated codes in float32; NaN and infinities become NaN."""
-    code = x / scale
-    clamped = tl.minimum(tl.maximum(code, -QMAX), QMAX)
-    return tl.where(tl.abs(code) < float("inf"), clamped, float("nan"))
+    """Return saturated codes in float32; NaN and infinities become NaN, a quotient too large for float32 saturates."""
+    clamped = tl.minimum(tl.maximum(x / scale, -QMAX), QMAX)
+    return tl.where(tl.abs(x) < float("inf"), clamped, float("nan"))
 
 
 @triton.jit(do_not_specialize=["n_rows"])

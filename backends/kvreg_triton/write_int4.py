@@ -49,9 +49,12 @@ def write(
     k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
     k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, PAGE: tl.constexpr,
-    ALIGN: tl.constexpr, ROWS: tl.constexpr,
+    ALIGN: tl.constexpr, V_BYTE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """ROWS tokens of one KV head, K (last grid axis 0) or V (1). Grid (ceil(n_rows / ROWS), kv_heads, 2)."""
+    """ROWS tokens of one KV head, K (last grid axis 0) or V (1). Grid (ceil(n_rows / ROWS), kv_heads, 2).
+
+    V_BYTE: from one byte of a V row to the next; where it is not 1, v_slot is.
+    """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     slot = tl.load(slots + row, mask=row < n_rows, other=-1).to(tl.int64)
@@ -65,7 +68,11 @@ def write(
         scale_target = k_scale + page * ks_page + slot * ks_slot + head * ks_head
     else:
         source = v_in + row.to(tl.int64) * v_in_row + head * v_in_head
-        target = v + page * tl.multiple_of(v_page, ALIGN) + slot * tl.multiple_of(v_slot, ALIGN)
+        target = v + page * tl.multiple_of(v_page, ALIGN)
+        if V_BYTE == 1:
+            target += slot * tl.multiple_of(v_slot, ALIGN)
+        else:
+            target += slot
         target += head * tl.multiple_of(v_head, ALIGN)
         scale_target = v_scale + page * vs_page + slot * vs_slot + head * vs_head
 
@@ -75,7 +82,14 @@ def write(
     code, scale = quantize(y)
     even, odd = tl.split(tl.reshape(code, [ROWS, WIDTH // 2, 2]))
     byte = tl.arange(0, WIDTH // 2)
-    tl.store(target[:, None] + byte[None, :], even | (odd << 4), mask=keep[:, None] & (byte < HEAD // 2)[None, :])
+    packed = even | (odd << 4)
+    inside = byte < HEAD // 2
+    if V_BYTE == 1 or tl.program_id(2) == 0:
+        tl.store(target[:, None] + byte[None, :], packed, mask=keep[:, None] & inside[None, :])
+    else:
+        # Neighbouring threads take neighbouring tokens, which mostly are neighbours in the page too.
+        to = target[None, :] + (byte * V_BYTE)[:, None]
+        tl.store(to, tl.trans(packed), mask=keep[None, :] & inside[:, None])
     tl.store(scale_target, scale, mask=keep)
 
 

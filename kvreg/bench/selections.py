@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from kvreg.core.devices import Device, Resolution
 from kvreg.core.evidence import Evidence
 from kvreg.core.formats import variant_format
-from kvreg.core.layouts import DEFAULT
+from kvreg.core.layouts import default
 from kvreg.core.requests import Op, Request
 from kvreg.core.selections import Chosen, ModeResult, Selection
 from kvreg.core.variants import Variant
@@ -25,8 +25,9 @@ def selection_of(
     Each op has the first of its variants in `offered`; where `name` is the id of one, that one, and with `config` as
     its launch parameters. The others have their own.
     """
-    mode, layout = request.mode, request.layout or DEFAULT
+    mode = request.mode
     assert mode is not None
+    layout = request.layout or default(mode)
     of_mode = [each for each in offered if each.mode is mode]
     ordered = sorted(of_mode, key=lambda each: str(each.id) != name)
     first = {op: next(each for each in ordered if each.op is op) for op in Op}

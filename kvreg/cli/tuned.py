@@ -71,7 +71,7 @@ def list_(device: str | None, mode: str | None, op: str | None, head_size: int |
 @click.option("--feature", "features", multiple=True, help="What attention must do; may be repeated. Default: causal.")
 @click.option("--batch", type=int, help="Sequences of a step. Default: 32.")
 @click.option("--context", type=int, help="Tokens of a sequence. Default: 8192.")
-@click.option("--layout", help="Layout id of the cache. Default: planar.1.")
+@click.option("--layout", help="Layout id of the cache. Default: the mode's, planar.2 of int4, else planar.1.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def show(
     device: str | None,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, get_args
 
-from kvreg.core import layouts, resolve
+from kvreg.core import resolve
 from kvreg.core.environment import read
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.layouts import LayoutId
@@ -51,7 +51,8 @@ def ask(
     `device`: key, marketing name, arch or PCI id; None takes KVREG_DEVICE, else this machine's card. `mode`: one mode,
     or None or "all". What is None is assumed and listed in `request.assumed`: 32 `q_heads`, 8 `kv_heads`, `page` 16
     (token slots), `dtype` bf16, `features` ("causal",), `batch` 32 sequences, `context` 8192 tokens, `layout`
-    planar.1, `accuracy` exact. `allow`: ("interpreted",) takes variants that only the interpreter has proved.
+    the mode's own (planar.2 of int4, else planar.1), `accuracy` exact. `allow`: ("interpreted",) takes variants that
+    only the interpreter has proved.
 
     A refusal is a result, not an error: `Selection.result` raises Refused. Raises UnknownDevice, UsageError for a
     word or count of no meaning, BadEnvironment, and DeviceUnavailable where there is no card and none was named.
@@ -108,7 +109,6 @@ def make_request(
     }
     assumed = [name for name, value in given.items() if value is None]
     values = {name: _DEFAULTS[name] if value is None else value for name, value in given.items()}
-    values["layout"] = values["layout"] or layouts.DEFAULT
     for name, most in _COUNTS.items():
         _count(name, values[name], most)
     _count("head_size", head_size, INT32)

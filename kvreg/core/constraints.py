@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from kvreg.core import layouts
 from kvreg.core.decisions import Reason
 from kvreg.core.devices import Device
 from kvreg.core.formats import fp8_type
+from kvreg.core.layouts import known
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Request, concerns
 from kvreg.core.variants import Constraints, Variant
@@ -206,14 +206,15 @@ def _arch(constraints: Constraints, device: Device) -> Iterator[Reason]:
 
 
 def _layout(constraints: Constraints, request: Request) -> Iterator[Reason]:
-    layout = str(request.layout or layouts.DEFAULT)
-    if layout not in constraints.layouts:
+    layout = str(request.stored_layout)
+    served = [each for each in known(request.mode) if each in constraints.layouts]
+    if layout not in served:
         yield Reason(
             "layout",
             "layout",
-            _either(constraints.layouts),
+            _either(served),
             layout,
-            f"take --layout {constraints.layouts[0]}",
+            f"take --layout {served[0]}",
         )
 
 

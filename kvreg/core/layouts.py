@@ -5,6 +5,10 @@
     0            P*r            2*P*r        2*P*r+4*P     run = 2*P*r + 8*P
     | K rows     | V rows       | K scales   | V scales   |      (no scale planes where rows carry none)
 
+`planar.2`, for int4 alone, differs in V: a page's tokens are adjacent and the bytes of a row a page apart, so that
+byte j of token t lies at P*r + j*P + t of its run. The product of weights and values sums over tokens, and matrix
+units of 8 bits want what they sum over side by side (1.4 times the speed for a decode on an H200).
+
 `inline.1`, the slots of vLLM 0.28 and later, C = 2*(r+4) bytes for each (slot, head), heads inside slots:
 
     | K row (r) | K scale (4) | V row (r) | V scale (4) |
@@ -41,24 +45,37 @@ class LayoutId:
 
 
 PLANAR = LayoutId("planar", 1)
+TOKEN_MINOR = LayoutId("planar", 2)
 INLINE = LayoutId("inline", 1)
-DEFAULT = PLANAR
 
 
-def known() -> tuple[str, ...]:
-    """Return the ids that this version can lay out, the default first."""
-    return (str(PLANAR), str(INLINE))
+def known(mode: Mode | None = None) -> tuple[str, ...]:
+    """Return the ids that this version can lay out for a mode (None: for some mode), the default first."""
+    if mode is None:
+        return (str(PLANAR), str(TOKEN_MINOR), str(INLINE))
+    return (str(default(mode)), *(each for each in _of(mode) if each != str(default(mode))))
+
+
+def default(mode: Mode) -> LayoutId:
+    """Return the layout that a mode has where nobody asks for another."""
+    return TOKEN_MINOR if mode is Mode.INT4_PER_TOKEN_HEAD else PLANAR
+
+
+def _of(mode: Mode) -> tuple[str, ...]:
+    return known() if mode is Mode.INT4_PER_TOKEN_HEAD else (str(PLANAR), str(INLINE))
 
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """Byte strides of one plane (K rows, V rows, K scales or V scales); values of a row are adjacent."""
+    """Byte strides of one plane (K rows, V rows, K scales or V scales)."""
 
     offset: int
     """Bytes from the start of the cache's buffer to the first element."""
     page: int
     slot: int
     head: int
+    value: int | None = None
+    """From one stored value of a row to the next; None where they are adjacent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +96,13 @@ def strides(
     """Return the planes of a densely allocated cache.
 
     `page` is the number of token slots of a page, `dtype` the model's (it matters for `none` in float32 only).
-    Raises UsageError for a layout that is not known.
+    Raises UsageError for a layout that is not known for the mode.
     """
+    if str(layout) not in known(mode):
+        raise UsageError(f"layout {layout} of {mode}: required one of {', '.join(known(mode))}")
     row = mode.row_bytes(head_size, dtype)
     scale = SCALE_BYTES if mode.has_scales else 0
-    if layout == PLANAR:
+    if layout.family == PLANAR.family:
         run = 2 * page * (row + scale)
         total = kv_heads * run
 
@@ -93,17 +112,15 @@ def strides(
         def scales(offset: int) -> Plane | None:
             return Plane(offset, total, SCALE_BYTES, run) if scale else None
 
-        return CacheStrides(
-            rows(0), rows(page * row), scales(2 * page * row), scales(2 * page * row + page * scale), total
-        )
-    if layout == INLINE:
-        content = 2 * (row + scale)
-        slot, total = kv_heads * content, page * kv_heads * content
+        values = Plane(page * row, total, 1, run, page) if layout == TOKEN_MINOR else rows(page * row)
+        return CacheStrides(rows(0), values, scales(2 * page * row), scales(2 * page * row + page * scale), total)
 
-        def at(offset: int) -> Plane:
-            return Plane(offset, total, slot, content)
+    content = 2 * (row + scale)
+    slot, total = kv_heads * content, page * kv_heads * content
 
-        return CacheStrides(
-            at(0), at(row + scale), at(row) if scale else None, at(2 * row + scale) if scale else None, total
-        )
-    raise UsageError(f"layout {layout}: required one of {', '.join(known())}")
+    def at(offset: int) -> Plane:
+        return Plane(offset, total, slot, content)
+
+    return CacheStrides(
+        at(0), at(row + scale), at(row) if scale else None, at(2 * row + scale) if scale else None, total
+    )

@@ -16,7 +16,7 @@ from kvreg.core.decisions import Reason, leading
 from kvreg.core.devices import Device, Resolution
 from kvreg.core.environment import Environment, read
 from kvreg.core.index import Index
-from kvreg.core.layouts import DEFAULT, LayoutId
+from kvreg.core.layouts import LayoutId, default
 from kvreg.core.models import LayerGroup, Model, read_model
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Accuracy, Request
@@ -171,7 +171,7 @@ def _total(mode: Mode, model: Model, answers: Sequence[GroupAnswer], device: Dev
         batch=asked.batch,
         context=asked.context,
         page=asked.page,
-        layout=asked.layout or DEFAULT,
+        layout=asked.layout or default(mode),
         dtype=asked.dtype,
         weights_bytes=weights_bytes,
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
-from kvreg.core.layouts import LayoutId
+from kvreg.core.layouts import LayoutId, default
 from kvreg.core.modes import Mode
 
 Accuracy = Literal["exact", "fast"]
@@ -70,7 +70,7 @@ class Request:
     batch: int = 32
     context: int = 8192
     layout: LayoutId | None = None
-    """None takes the default layout."""
+    """None takes that of the mode."""
     accuracy: Accuracy = "exact"
     assumed: tuple[str, ...] = ()
 
@@ -78,3 +78,12 @@ class Request:
     def group(self) -> int:
         """Query heads for each KV head."""
         return self.q_heads // self.kv_heads
+
+    @property
+    def stored_layout(self) -> LayoutId:
+        """The layout asked for, else that of the mode; of a request for every mode, that of `none`."""
+        return self.layout or default(self.mode or Mode.NONE)
+
+    def of(self, mode: Mode) -> Request:
+        """Return the request for one mode alone, its layout filled in."""
+        return replace(self, mode=mode, layout=self.layout or default(mode))

@@ -7,9 +7,9 @@ tier, accuracy class (the one asked for first), measured latency at the request'
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from kvreg.core import constraints, layouts, notices
+from kvreg.core import constraints, notices
 from kvreg.core.backends import Backend
 from kvreg.core.buckets import bucket, stand_in
 from kvreg.core.decisions import Decision, Reason, leading
@@ -47,11 +47,11 @@ def select(
         _require_allowable(word)
     if index is None:
         index = Index.open(environment.home)
-    asked = replace(request, layout=request.layout or layouts.DEFAULT)
-    modes = [asked.mode] if asked.mode is not None else list(Mode)
+    modes = [request.mode] if request.mode is not None else list(Mode)
+    asked = request if request.mode is None else request.of(request.mode)
     lookup = Lookup(index, resolution.device, asked.head_size)
-    desk = _Desk(asked, resolution.device, environment.backend, tuple(allow), lookup)
-    results = tuple(desk.answer(mode) for mode in modes)
+    family, allowed = environment.backend, tuple(allow)
+    results = tuple(_Desk(asked.of(mode), resolution.device, family, allowed, lookup).answer(mode) for mode in modes)
     for text in dict.fromkeys(note.text for each in results for note in each.notes if note.code in WARNED):
         notices.warn(text)
     return Selection(resolution, asked, results)
@@ -95,9 +95,10 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Desk:
-    """One request being answered; holds what its modes share."""
+    """One request being answered for one mode; holds what its modes share."""
 
     request: Request
+    """With the layout that the mode has where the user named none."""
     device: Device
     family: str | None
     allow: tuple[str, ...]
@@ -105,7 +106,7 @@ class _Desk:
 
     @property
     def layout(self) -> LayoutId:
-        return self.request.layout or layouts.DEFAULT
+        return self.request.stored_layout
 
     def answer(self, mode: Mode) -> ModeResult:
         """Return the result of one mode."""

@@ -52,7 +52,7 @@ def stand(
 
     `kernel_hash` None means that the variant's source cannot be hashed; nothing counts for it then.
     """
-    layout = str(request.layout)
+    layout = str(request.stored_layout)
     own = [each for each in records if each.evidence.variant == str(variant.id) and each.evidence.op == variant.op]
     if variant.needs_card:
         own = [each for each in own if each.evidence.numerics != "interpreter"]
@@ -140,7 +140,11 @@ def _missing(
     if fresh:
         seen = sorted({layout for each in fresh for layout in each.evidence.layouts})
         return Reason(
-            "evidence", "evidence", f"a trace with layout {request.layout}", f"traces with {', '.join(seen)}", run
+            "evidence",
+            "evidence",
+            f"a trace with layout {request.stored_layout}",
+            f"traces with {', '.join(seen)}",
+            run,
         )
     if own:
         newest = max(own, key=lambda each: each.ended)

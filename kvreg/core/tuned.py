@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kvreg.core import layouts
 from kvreg.core.buckets import Bucket, bucket, stand_in
 from kvreg.core.devices import Device, folder_name
 from kvreg.core.requests import Op, Request
@@ -88,7 +87,7 @@ class Entry:
             and (variant.op is Op.WRITE or self.group == request.group)
             and self.page == request.page
             and self.dtype == request.dtype
-            and self.layout == str(request.layout or layouts.DEFAULT)
+            and self.layout == str(request.stored_layout)
             and set(self.features) == set(request.features)
         )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvreg.core import layouts
 from kvreg.core.buckets import Bucket, bucket
 from kvreg.core.devices import Device
 from kvreg.core.index import Index
@@ -53,7 +52,7 @@ class Wanted:
             group=request.group,
             page=request.page,
             dtype=request.dtype,
-            layout=str(request.layout or layouts.DEFAULT),
+            layout=str(request.stored_layout),
             features=request.features,
             bucket=bucket(op, request.batch, request.context),
             kernel_hash=kernel_hash,

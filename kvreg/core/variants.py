@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kvreg.core.devices import Device
 from kvreg.core.errors import UsageError
+from kvreg.core.layouts import known
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Accuracy, Op, Request
 
@@ -41,7 +42,8 @@ class Constraints:
     head_max: int = 512
     head_step: int = 8
     dtypes: tuple[str, ...] = ("bf16", "fp16")
-    layouts: tuple[str, ...] = ("planar.1", "inline.1")
+    layouts: tuple[str, ...] = known()
+    """Of those that the mode can have; a kernel that takes every stride takes all."""
     features: tuple[str, ...] = ("causal",)
     page_min: int = 16
     page_max: int = 544

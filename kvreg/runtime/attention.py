@@ -62,8 +62,8 @@ def attend(
 
     `out`: like `q`, made here when None; it must not overlap q or the cache. `scale` multiplies the scores and
     defaults to head_size ** -0.5. `lse`: (tokens, q_heads) float32, the natural logarithm of the sum of exponentials.
-    Rows that see no key are zeros, with lse -inf or, given sinks, the sink. Rows behind cu_q[n_seqs] belong to no
-    sequence: end a padded batch with a sequence of length 0 and they are zeros too, else they are not specified.
+    Rows that see no key are zeros, with lse -inf or, given sinks, the sink; so are rows behind cu_q[n_seqs], which
+    belong to no sequence.
 
     The other arguments are features: one that the selection's request does not name raises FeatureNotSelected.
     With p the position of a query row in its sequence and t that of a key:

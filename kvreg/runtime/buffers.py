@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import torch
 
+from kvreg.core import layouts
 from kvreg.core.errors import WrongCache, WrongShape, wrong
-from kvreg.core.layouts import CacheStrides, Plane
+from kvreg.core.layouts import CacheStrides, LayoutId, Plane
 from kvreg.core.modes import SCALE_BYTES
 from kvreg.runtime.geometry import MOST_REACH, Geometry, Kind
 
@@ -97,15 +98,30 @@ def check(geometry: Geometry, buffer: torch.Tensor) -> None:
                 )
             )
     item = kind.stored_dtype.itemsize
-    for name, plane, width in geometry.planes():
-        negative = [step for step in (plane.offset, plane.page, plane.slot, plane.head) if step < 0]
+    dense = layouts.strides(
+        LayoutId.parse(kind.layout), kind.mode, kind.head_size, kind.kv_heads, kind.page, kind.dtype
+    )
+    for (name, plane, width), (_, usual, _) in zip(
+        geometry.planes(), replace(geometry, strides=dense).planes(), strict=False
+    ):
+        # Kernels are validated for rows or for tokens that are adjacent, as the layout has them.
+        if (plane.value is None) != (usual.value is None) or (plane.value is not None and plane.slot != 1):
+            raise WrongCache(
+                wrong(
+                    f"strides, {name}",
+                    required=f"{'the values of a row' if usual.value is None else 'the tokens of a page'} adjacent",
+                    found=f"slots {plane.slot} and values {plane.value or 1} bytes apart",
+                    remedy=f"lay them out as {kind.layout} does, or select for another layout",
+                )
+            )
+        negative = [step for step in (plane.offset, *_steps(plane)) if step < 0]
         if negative:
             raise WrongCache(
                 wrong(f"strides, {name}", required="no negative byte", found=negative[0], remedy="start at the lowest")
             )
         step = SCALE_BYTES if "scales" in name else item
         places = (buffer.data_ptr() + plane.offset, buffer.storage_offset() + plane.offset)
-        odd = [byte for byte in (*places, plane.page, plane.slot, plane.head) if byte % step]
+        odd = [byte for byte in (*places, *_steps(plane)) if byte % step]
         if odd:
             raise WrongCache(
                 wrong(
@@ -151,8 +167,12 @@ def _end(plane: Plane, width: int, pages: int, kind: Kind) -> int:
         + (pages - 1) * plane.page
         + (kind.page - 1) * plane.slot
         + (kind.kv_heads - 1) * plane.head
-        + width
+        + (width if plane.value is None else (width - 1) * plane.value + 1)
     )
+
+
+def _steps(plane: Plane) -> tuple[int, ...]:
+    return (plane.page, plane.slot, plane.head, *(() if plane.value is None else (plane.value,)))
 
 
 def _check_apart(geometry: Geometry) -> None:
@@ -169,6 +189,8 @@ def _check_apart(geometry: Geometry) -> None:
         at = plane.offset + (
             page[:, None, None] * plane.page + slot[None, :, None] * plane.slot + head[None, None, :] * plane.head
         )
+        if plane.value is not None:
+            at, width = at[..., None] + torch.arange(width) * plane.value, 1
         starts.append(at.flatten())
         widths.append(torch.full((at.numel(),), width))
         owners.append(torch.full((at.numel(),), owner))

@@ -206,7 +206,7 @@ class Geometry:
         raw = torch.as_strided(
             buffer,
             (self.pages, self.kind.page, self.kind.kv_heads, width),
-            (plane.page, plane.slot, plane.head, 1),
+            (plane.page, plane.slot, plane.head, plane.value or 1),
             buffer.storage_offset() + plane.offset,
         )
         return raw.view(dtype)
@@ -230,8 +230,11 @@ def parse(text: str) -> Geometry:
 
 
 def _alignment(k: int, v: int, *planes: Plane) -> int:
-    """Return the largest power of two, at most 16, that divides the addresses `k`, `v` and every byte stride."""
+    """Return the largest power of two, at most 16, that divides the addresses `k`, `v` and every byte stride.
+
+    Where a row's values lie apart, its tokens are adjacent, and a load takes those.
+    """
     together = k | v | WIDEST_ALIGNMENT
     for plane in planes:
-        together |= plane.page | plane.slot | plane.head
+        together |= plane.page | (plane.value or plane.slot) | plane.head
     return together & -together

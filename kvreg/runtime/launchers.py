@@ -23,7 +23,8 @@ class CacheView:
     """One layer's cache as strided views; nothing is derived from the head size.
 
     `k`, `v`: (pages, page, kv_heads, row) with row = head_size values (none, int8, fp8) or head_size // 2 bytes
-    (int4, uint8); the last axis has stride 1, the others are arbitrary. `k_scale`, `v_scale`: (pages, page,
+    (int4, uint8); the strides are arbitrary but for the last axis, which has 1. V of int4 alone may have another there
+    if its slots have 1 (tokens adjacent). `k_scale`, `v_scale`: (pages, page,
     kv_heads) float32, or None where the mode has no row scales.
     """
 
@@ -36,7 +37,7 @@ class CacheView:
     k_scale: torch.Tensor | None
     v_scale: torch.Tensor | None
     alignment: int
-    """Largest power of two (at most 16) that divides the address and every byte stride of K and V rows."""
+    """Largest power of two (at most 16) that divides the address and every byte stride of K and V but that of 1."""
     tensor_scales: torch.Tensor | None = None
     """(2,) float32 on the cache's device: the scales of K and V in fp8_per_tensor; None in every other mode."""
 
@@ -93,8 +94,7 @@ class AttendCall:
     """(n_seqs + 1,) int32: query tokens of sequence s are rows cu_q[s] to cu_q[s + 1]."""
     out: torch.Tensor
     """(tokens, q_heads, head_size), model dtype, any strides with stride 1 on the last axis; every row is written.
-    Rows that see no key become zeros. Rows behind cu_q[n_seqs] belong to no sequence: they become zeros where the last
-    sequence is empty, else what they get is not specified."""
+    Rows that see no key become zeros, and so do rows behind cu_q[n_seqs], which belong to no sequence."""
     lse: torch.Tensor | None
     """(tokens, q_heads) float32, contiguous: natural log of the sum of exponentials; -inf for empty rows."""
     scale: float

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from kvreg.core import formats
-from kvreg.core.layouts import DEFAULT, LayoutId
+from kvreg.core.layouts import PLANAR, LayoutId
 from kvreg.core.modes import Mode
 from kvreg.oracle import store
 from kvreg.testing.caches import DTYPES, TENSOR_SCALES, CacheBytes, allocate
@@ -181,7 +181,7 @@ def build(
     contexts: Sequence[int] = CONTEXTS,
     inputs: Sequence[str] = INPUTS,
     seeds: Sequence[int] = (0,),
-    layout: LayoutId = DEFAULT,
+    layout: LayoutId = PLANAR,
     device: torch.device | str = "cpu",
     padding: int = 3,
     scale: float | None = None,

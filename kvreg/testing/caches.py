@@ -9,7 +9,7 @@ from typing import TypedDict
 import torch
 
 from kvreg.core import formats
-from kvreg.core.layouts import DEFAULT, LayoutId, Plane, strides
+from kvreg.core.layouts import PLANAR, LayoutId, Plane, strides
 from kvreg.core.modes import Mode
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -108,7 +108,7 @@ def allocate(
     kv_heads: int,
     head_size: int,
     dtype: str = "bf16",
-    layout: LayoutId = DEFAULT,
+    layout: LayoutId = PLANAR,
     device: torch.device | str = "cpu",
     fill: int | None = None,
     lead: int = 0,
@@ -134,13 +134,13 @@ def allocate(
         unit = of.itemsize
         size, step = [pages, page, kv_heads], [pitch // unit, plane.slot // unit, plane.head // unit]
         if width is not None:
-            size, step = [*size, width], [*step, 1]
+            size, step = [*size, width], [*step, plane.value or 1]
         usable = storage[: storage.numel() // unit * unit].view(of)
         return usable.as_strided(size, step, (lead + plane.offset) // unit)
 
     width = mode.row_bytes(widened) // row_dtype.itemsize
     rows = (planes.k, planes.v)
-    steps = [storage.data_ptr() + lead, pitch, *(step for p in rows for step in (p.offset, p.slot, p.head))]
+    steps = [storage.data_ptr() + lead, pitch, *(step for p in rows for step in (p.offset, p.value or p.slot, p.head))]
     return CacheBytes(
         mode=mode,
         head_size=head_size,

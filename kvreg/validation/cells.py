@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from kvreg.core import coverage
-from kvreg.core.layouts import DEFAULT, LayoutId, known
+from kvreg.core.layouts import LayoutId, default, known
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.variants import Variant
@@ -80,7 +80,7 @@ class Cell:
         The ways differ in how a context is split and whether the lse is wanted; no other layout, dtype, page or
         feature, and no wide group, takes part in that.
         """
-        usual = (self.layout, self.dtype, self.page) == (str(DEFAULT), "bf16", 16)
+        usual = (self.layout, self.dtype, self.page) == (str(default(Mode(self.mode))), "bf16", 16)
         return usual and self.group <= max(GROUPS) and self.features == ("causal",)
 
     @property
@@ -153,8 +153,8 @@ class Profile:
     inputs: tuple[str, ...] = INPUTS
     seeds: int = 3
     groups: tuple[int, ...] = GROUPS
-    layouts: tuple[str, ...] = ()
-    """Empty takes every layout that the variant declares."""
+    default_layout_only: bool = False
+    """Else every layout that the variant declares."""
     spots: tuple[Spot, ...] = ()
     many_seeds: bool = False
     """Adds the batches of 200 seeds."""
@@ -203,7 +203,7 @@ PROFILES = {
         inputs=("normal", "channel30"),
         seeds=2,
         groups=(1, 4),
-        layouts=(str(DEFAULT),),
+        default_layout_only=True,
         dtype="fp16",
     ),
     "interpreter-long": Profile(groups=(1, 4), dtype="fp16"),
@@ -232,7 +232,8 @@ def _of_variant(variant: Variant, head_size: int, profile: Profile) -> Iterator[
     limits = variant.constraints
     if not limits.head_min <= head_size <= limits.head_max or head_size % limits.head_step:
         return
-    layouts = [name for name in profile.layouts or known() if name in limits.layouts]
+    named = (str(default(variant.mode)),) if profile.default_layout_only else known(variant.mode)
+    layouts = [name for name in named if name in limits.layouts]
     seeds = tuple(range(profile.seeds))
 
     def cell(kind: str, group: int, layout: str, **others: Any) -> Cell:

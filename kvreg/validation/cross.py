@@ -20,7 +20,7 @@ from kvreg.core import constraints, device_files, traces
 from kvreg.core.backends import Backend
 from kvreg.core.devices import ARCH_PREFIX, Device
 from kvreg.core.errors import BadFile
-from kvreg.core.layouts import DEFAULT
+from kvreg.core.layouts import default
 from kvreg.core.modes import Mode
 from kvreg.core.requests import FEATURES, Op, Request
 from kvreg.core.variants import Variant
@@ -120,7 +120,12 @@ class CrossRun:
 
     def request(self, subject: Subject) -> Request:
         """Return the request that is compiled for: select's own assumptions."""
-        return Request(device=self.device.key, mode=subject.variant.mode, head_size=subject.head_size, layout=DEFAULT)
+        return Request(
+            device=self.device.key,
+            mode=subject.variant.mode,
+            head_size=subject.head_size,
+            layout=default(subject.variant.mode),
+        )
 
     def order(self, subject: Subject) -> Sequence[Mapping[str, int]]:
         """Return the launch parameters in the order in which they are tried."""
@@ -232,7 +237,7 @@ class Recorder:
             "ended": _utc(datetime.now(UTC)),
             "versions": dict(self.versions),
             "config": dict((taken or result.tried[0]).config),
-            "layouts": [str(DEFAULT)],
+            "layouts": [str(default(variant.mode))],
             "features": [word for word in FEATURES if word in covered and word in COMPILED_FEATURES],
             "gate": proven.gate.model_dump() if proven is not None else nothing,
             "seeds": [each.model_dump() for each in proven.seeds] if proven is not None else [],

@@ -109,9 +109,10 @@ def draw(seed: int, number: int, limits: Limits, modes: Sequence[str] = tuple(Mo
     page = 16 * shared.randint(1, limits.page // 16)
     masking = shared.choice(MASKINGS)
     others = tuple(word for word in OTHER_FEATURES if shared.random() < 0.3)
+    mode = Mode(shared.choice(list(modes)))
     values = {
-        "mode": str(shared.choice(list(modes))),
-        "layout": shared.choice(layouts.known()),
+        "mode": str(mode),
+        "layout": shared.choice(layouts.known(mode)),
         "head_size": _head_size(shared, limits.head_size),
         "group": min(shared.choice((1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 71)), limits.group),
         "kv_heads": shared.randint(1, limits.kv_heads),

@@ -107,7 +107,7 @@ def batch_of(case: Case, device: str) -> Batch:
         features=case.features,
         window=case.window,
     )
-    if case.stray and batch.contexts[-1] == 0:  # behind other sequences nothing is specified
+    if case.stray:
         rows = torch.ones((case.stray, *batch.q.shape[1:]), dtype=batch.q.dtype, device=batch.q.device)
         batch = replace(batch, q=torch.cat((batch.q, rows)))
     if case.narrow_slots:
@@ -182,7 +182,7 @@ def _read_back(cache: KVCache, batch: Batch) -> list[Failure]:
         worst = float((found - right).abs().amax() / right.abs().amax().clamp(min=1e-30))
         if not worst <= 1e-5:
             failures.append(Failure("dequantize", side, "within 1e-5 of the oracle's largest value", f"{worst:.3g}"))
-    other = next(name for name in layouts.known() if name != str(cache.layout))
+    other = next(name for name in layouts.known(cache.mode) if name != str(cache.layout))
     back = convert(convert(cache, other), cache.layout)
     if not torch.equal(back.buffer, cache.buffer):
         failures.append(Failure("convert", f"by {other} and back", "the same bytes", "others"))

@@ -66,7 +66,7 @@ def offered(place: Place) -> tuple[Mode, ...]:
     modes = []
     for mode in Mode:
         with contextlib.suppress(Refused):
-            fitting(Request(place.resolution.device.key, mode, 64, layout=layouts.DEFAULT), place)
+            fitting(Request(place.resolution.device.key, mode, 64, layout=layouts.default(mode)), place)
             modes.append(mode)
     return tuple(modes)
 
@@ -98,7 +98,8 @@ def fitting(request: Request, place: Place) -> dict[Op, tuple[Variant, ...]]:
 
 def select_from(winners: Mapping[Op, Variant], request: Request, resolution: Resolution) -> Selection:
     """Return the selection in which `winners` won; `request` is for one mode."""
-    device, mode, layout = resolution.device, winners[Op.WRITE].mode, request.layout or layouts.DEFAULT
+    device, mode = resolution.device, winners[Op.WRITE].mode
+    layout = request.layout or layouts.default(mode)
     result = ModeResult(
         mode=mode,
         verdict="selected",

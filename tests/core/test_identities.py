@@ -10,7 +10,7 @@ from kvreg.core.devices import Device
 from kvreg.core.errors import UsageError
 from kvreg.core.formats import default_format, fp8_type
 from kvreg.core.index import Index
-from kvreg.core.layouts import DEFAULT, LayoutId
+from kvreg.core.layouts import PLANAR, LayoutId
 from kvreg.core.modes import Mode, rotation_block
 from kvreg.core.registry import backends
 from kvreg.core.requests import FEATURES, Op
@@ -110,7 +110,7 @@ def test_the_smallest_larger_bucket_stands_in_and_a_smaller_one_never_does():
 def test_only_gfx94x_stores_fnuz_and_its_maximum_is_224(mode, arch, fp8, qmax):
     device = Device("x", "X", "rocm", arch, None)
 
-    form = default_format(mode, device, 96, DEFAULT, "bf16")
+    form = default_format(mode, device, 96, PLANAR, "bf16")
 
     assert fp8_type(device) == fp8
     assert (form.storage, form.fp8, form.qmax) == (f"float8_{fp8}", fp8, qmax)
@@ -118,9 +118,7 @@ def test_only_gfx94x_stores_fnuz_and_its_maximum_is_224(mode, arch, fp8, qmax):
 
 @pytest.mark.parametrize(("head_size", "block"), [(96, 32), (128, 128), (80, 16), (72, 8), (112, 16), (192, 64)])
 def test_int4_states_its_rotation_block(head_size, block):
-    form = default_format(
-        Mode.INT4_PER_TOKEN_HEAD, Device("x", "X", "cuda", "sm_90", None), head_size, DEFAULT, "bf16"
-    )
+    form = default_format(Mode.INT4_PER_TOKEN_HEAD, Device("x", "X", "cuda", "sm_90", None), head_size, PLANAR, "bf16")
 
     assert form.rotation_block == block == rotation_block(head_size)
     assert (form.storage, form.qmax, form.nibble_order) == ("uint8", 15.0, "even_low")
@@ -128,7 +126,7 @@ def test_int4_states_its_rotation_block(head_size, block):
 
 @pytest.mark.parametrize(("dtype", "storage"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
 def test_mode_none_stores_the_models_dtype(dtype, storage):
-    assert default_format(Mode.NONE, Device("x", "X", "cpu", "cpu", None), 64, DEFAULT, dtype).storage == storage
+    assert default_format(Mode.NONE, Device("x", "X", "cpu", "cpu", None), 64, PLANAR, dtype).storage == storage
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kvreg.core.backends import FolderBackend
 from kvreg.core.formats import default_format
-from kvreg.core.layouts import DEFAULT
+from kvreg.core.layouts import PLANAR
 from kvreg.core.modes import Mode
 from kvreg.core.requests import DTYPES, Op
 from kvreg.core.variants import Constraints, Variant, VariantId
@@ -78,7 +78,7 @@ class Planted(FolderBackend):
                 accuracy="exact",
                 launcher="planted:LAUNCHER",
                 kernels=("planted:Launcher",),
-                format=lambda device, head_size: default_format(Mode.NONE, device, head_size, DEFAULT, "bf16"),
+                format=lambda device, head_size: default_format(Mode.NONE, device, head_size, PLANAR, "bf16"),
                 default_config=lambda device, request: {"kind": RIGHT},
                 constraints=Constraints(dtypes=DTYPES),
                 matrix_instruction=False,

@@ -16,7 +16,7 @@ import torch
 from kvreg.core.buckets import Bucket
 from kvreg.core.devices import Device
 from kvreg.core.formats import fp8_type
-from kvreg.core.layouts import DEFAULT, LayoutId
+from kvreg.core.layouts import LayoutId, default
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.variants import Variant
@@ -46,7 +46,8 @@ class Workload:
     head_size: int
     page: int = 16
     dtype: str = "bf16"
-    layout: LayoutId = DEFAULT
+    layout: LayoutId | None = None
+    """None takes that of the variant's mode."""
     features: tuple[str, ...] = ("causal",)
 
 
@@ -68,7 +69,7 @@ class Bench:
             kv_heads=workload.kv_heads,
             head_size=workload.head_size,
             dtype=workload.dtype,
-            layout=workload.layout,
+            layout=workload.layout or default(variant.mode),
             device=place,
             fill=0,
             fp8=fp8_type(device),

@@ -10,7 +10,7 @@ from kvreg.core import registry
 from kvreg.core.backends import Backend
 from kvreg.core.buckets import Bucket
 from kvreg.core.devices import Device
-from kvreg.core.layouts import DEFAULT, LayoutId
+from kvreg.core.layouts import LayoutId, default
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Variant
@@ -40,8 +40,13 @@ class Subject:
     kv_heads: int
     page: int = 16
     dtype: str = "bf16"
-    layout: str = str(DEFAULT)
+    layout: str = ""
+    """Empty becomes that of the mode."""
     features: tuple[str, ...] = ("causal",)
+
+    def __post_init__(self) -> None:
+        if not self.layout:
+            object.__setattr__(self, "layout", str(default(Mode(self.mode))))
 
     def request(self, bucket: Bucket) -> Request:
         """Return the request that a bucket stands for: its largest workload."""

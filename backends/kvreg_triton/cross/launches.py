@@ -22,7 +22,7 @@ import torch
 from kvreg.core.devices import Device
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.formats import E4M3FN, fp8_type
-from kvreg.core.layouts import DEFAULT
+from kvreg.core.layouts import default
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Variant
@@ -79,7 +79,7 @@ def launches(
 
 
 def _cache(mode: Mode, device: Device, request: Request, wide: bool) -> CacheView:
-    layout = request.layout or DEFAULT
+    layout = request.layout or default(mode)
     page_bytes = mode.bytes_per_token_head(request.head_size, request.dtype) * request.kv_heads * request.page
     pages = WIDE_BYTES // page_bytes + 1 if wide else _SMALL_PAGES
     cache = caches.allocate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvreg.core.layouts import known
 from kvreg.validation.gpu.rig import Rig
 from kvreg.validation.gpu.session import FAILED, OK, SKIPPED
 
@@ -22,7 +23,7 @@ def determinism(rig: Rig) -> tuple[str, str]:
     tasks = []
     for tokens, heads, size in writes:
         shape = {"tokens": tokens, "kv_heads": heads, "head_size": size}
-        tasks += [{**common, **shape, "layout": layout} for layout in ("planar.1", "inline.1")]
+        tasks += [{**common, **shape, "layout": layout} for layout in known(of.mode)]
         if rig.peer():
             tasks.append({**common, **shape, "peer": rig.peer()})
     found, missing = rig.tasks("determinism", "kvreg.validation.determinism:repeat_writes", tasks, of)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from kvreg.core.layouts import known
 from kvreg.core.modes import Mode
 from kvreg.runtime.attention import write
 from kvreg.testing import MARK_BYTE, Batch, Kind
@@ -28,7 +29,7 @@ ROW_REACH = 1 << 31
 """Elements between the first and the last row of q, k, v and the output when they lie far apart."""
 CHUNK = 1 << 29
 """Bytes that are compared at once."""
-BOTH_LAYOUTS = (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD)
+ALL_LAYOUTS = (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD)
 """The others take the same kernels as `none`, or a write that addresses as int4's does."""
 KINDS: tuple[Kind, ...] = ("decode", "prefill")
 
@@ -36,7 +37,7 @@ KINDS: tuple[Kind, ...] = ("decode", "prefill")
 def caches(place: str, mode: str, decode: str, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
     """Check caches that are larger than each of `sizes`; a task of a worker."""
     of = line_up(place, mode, decode)
-    layouts = ("planar.1", "inline.1") if of.mode in BOTH_LAYOUTS else ("planar.1",)
+    layouts = known(of.mode) if of.mode in ALL_LAYOUTS else known(of.mode)[:1]
     return _within(of, max(sizes), lambda: _caches(of, layouts, sizes)).to_json()
 
 
