@@ -125,9 +125,15 @@ _SHOWN = {
 }
 
 
+def value(request: Request, name: str) -> str:
+    """Return what a request holds as people read it; a layout that nobody named differs by mode."""
+    held = getattr(request, name)
+    return "by mode" if name == "layout" and held is None else render.text(held)
+
+
 def _values(request: Request, *, assumed: bool) -> str:
     shown = [
-        form.format(render.text(getattr(request, name)))
+        form.format(value(request, name))
         for name, form in _SHOWN.items()
         if (name in request.assumed) is assumed
     ]
