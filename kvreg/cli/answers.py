@@ -125,7 +125,7 @@ _SHOWN = {
 }
 
 
-def value(request: Request, name: str) -> str:
+def in_words(request: Request, name: str) -> str:
     """Return what a request holds as people read it; a layout that nobody named differs by mode."""
     held = getattr(request, name)
     return "by mode" if name == "layout" and held is None else render.text(held)
@@ -133,9 +133,7 @@ def value(request: Request, name: str) -> str:
 
 def _values(request: Request, *, assumed: bool) -> str:
     shown = [
-        form.format(value(request, name))
-        for name, form in _SHOWN.items()
-        if (name in request.assumed) is assumed
+        form.format(in_words(request, name)) for name, form in _SHOWN.items() if (name in request.assumed) is assumed
     ]
     if assumed:
         return " " + ", ".join(shown)

@@ -100,7 +100,7 @@ def _header(answer: ModelAnswer) -> None:
         assumed = [name for name in answer.groups[0].request.assumed if name != "features"]
         if assumed:
             request = answer.groups[0].request
-            shown = (f"{name.replace('_', ' ')} {answers.value(request, name)}" for name in assumed)
+            shown = (f"{name.replace('_', ' ')} {answers.in_words(request, name)}" for name in assumed)
             render.line(f"assumed: {', '.join(shown)}")
 
 
