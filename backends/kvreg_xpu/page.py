@@ -49,24 +49,18 @@ With three stages and one sub-group, decode spilled around 871 with 128 register
 of 2022 and exaggerates: its figures rank parameters and refuse nothing. It does not know Battlemage."""
 
 _BUG = """\
-## What does not compile, and what would mend it
+## What did not compile, and what mends it
 
-int4 attention at head sizes whose rotation block is 32 or 64 (tried: 64, 96, 192): a pass of 3.3.0b1 that moves
-layouts gives `tt.join` in the butterfly (`hadamard` in `backends/kvreg_triton/rotation.py`) another layout than the
-one that it infers, with 1 to 16 sub-groups, 8 to 128 rows and tiles of 16 and 32 alike. So int4 is refused there, with
-the compiler's words; the other modes do not rotate. Blocks of 16 and of 128 and more compile (112, 128, 256, 512), and
-so do the writes at 64, 96, 128 and 256.
+int4 attention at head sizes whose rotation block is 32 or 64 (tried: 64, 96, 192), with the butterfly that paired
+neighbours: a pass of 3.3.0b1 that moves layouts gave its `tt.join` another layout than the one that it inferred, with
+1 to 16 sub-groups, 8 to 128 rows and tiles of 16 and 32 alike. Blocks of 16 and of 128 and more compiled (112, 128,
+256, 512), and so did the writes at 64, 96, 128 and 256.
 
-A change of two lines mends it (tried: decode and prefill then compile at 64, 96, 128 and 192): take halves apart and
-put neighbours together, instead of the other way round. It is the transposed butterfly, and H is symmetric:
+So `hadamard` in `backends/kvreg_triton/rotation.py` pairs the halves of a block: the transposed butterfly, and H is
+symmetric. As a trial, that change alone compiled decode and prefill at 64, 96, 128 and 192. Where the table above says
+`refused: compile`, the kernels were last compiled before it.
 
-```python
-a, b = tl.split(tl.permute(tl.reshape(x, [ROWS, WIDTH // BLOCK, 2, BLOCK // 2]), (0, 1, 3, 2)))
-x = tl.reshape(tl.join(a + b, a - b), [ROWS, WIDTH])
-```
-
-It changes the kernels' hash and the order of additions, so it waits for the next time that a card measures them. So
-does `SIGN_WORDS.value[j]`: 3.3 cannot subscript a constant tuple, which the child that compiles lends it."""
+Still lent by the child that compiles: 3.3 cannot subscript a constant tuple, which the signs of the rotation are."""
 
 
 def page() -> str:

@@ -34,7 +34,7 @@ def device_of(key: str) -> Device:
 def probe(place: str) -> dict[str, Any]:
     """Return name, versions and L2 bytes of what torch finds at `place` (cpu, cuda:0, ...), after using it once.
 
-    `alike` counts the cards of that name.
+    `alike` counts the cards that are here where all have that name; 1 where they differ.
 
     Raises whatever torch raises where there is no such device.
     """
@@ -46,7 +46,8 @@ def probe(place: str) -> dict[str, Any]:
         torch.cuda.set_device(found)
         properties = torch.cuda.get_device_properties(found)
         card, l2, memory = properties.name, getattr(properties, "L2_cache_size", None), properties.total_memory
-        alike = sum(torch.cuda.get_device_name(index) == card for index in range(torch.cuda.device_count()))
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        alike = len(names) if set(names) == {card} else 1
     elif found.type == "xpu":
         torch.xpu.set_device(found)
         card = torch.xpu.get_device_properties(found).name
