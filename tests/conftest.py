@@ -213,7 +213,7 @@ class Workshop:
             "group": 4,
             "page": 16,
             "dtype": "bf16",
-            "layout": "planar.1",
+            "layout": "planar.2",
             "features": ["causal"],
             "bucket": "b32-c8192",
             "config": {"tile": 128},

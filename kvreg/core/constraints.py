@@ -208,7 +208,15 @@ def _arch(constraints: Constraints, device: Device) -> Iterator[Reason]:
 def _layout(constraints: Constraints, request: Request) -> Iterator[Reason]:
     layout = str(request.stored_layout)
     served = [each for each in known(request.mode) if each in constraints.layouts]
-    if layout not in served:
+    if not served:
+        yield Reason(
+            "layout",
+            "layout",
+            _either(known(request.mode)),
+            f"a variant of {_either(constraints.layouts) or 'no layout'} alone",
+            "its backend must declare a layout that the mode has",
+        )
+    elif layout not in served:
         yield Reason(
             "layout",
             "layout",

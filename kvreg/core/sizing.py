@@ -90,14 +90,16 @@ def cache_size(
 ) -> CacheSize:
     """Return the size of a cache of `batch` sequences of `context` tokens and what of it fits `device`.
 
-    `dtype` is the model's, which mode none stores. `weights_bytes` is what the card holds besides.
+    `dtype` is the model's, which mode none stores. `weights_bytes` is what the card holds besides. A mode that lacks
+    `layout`, as one that is refused for it or the bf16 that int4 is compared with, is sized in its own default.
     """
 
     def sequence(tokens: int, kind: Mode = mode, stored: str = dtype) -> int:
+        where = layout if str(layout) in layouts.known(kind) else layouts.default(kind)
         return sum(
             each.layers
             * pages_of(tokens, page, each.window)
-            * layouts.strides(layout, kind, each.head_size, each.kv_heads, page, stored).page_bytes
+            * layouts.strides(where, kind, each.head_size, each.kv_heads, page, stored).page_bytes
             for each in parts
         )
 

@@ -131,7 +131,7 @@ def check(geometry: Geometry, buffer: torch.Tensor) -> None:
                     remedy="move the plane or the buffer's first byte",
                 )
             )
-        _check_reach(name, plane, step, kind)
+        _check_reach(name, plane, width, step, kind)
         end = _end(plane, width, geometry.pages, kind)
         if end > size:
             raise WrongCache(
@@ -145,9 +145,17 @@ def check(geometry: Geometry, buffer: torch.Tensor) -> None:
     _check_apart(geometry)
 
 
-def _check_reach(name: str, plane: Plane, item: int, kind: Kind) -> None:
-    """Raise WrongCache when slots of a page or heads lie further apart than `MOST_REACH` elements of `item` bytes."""
-    for axis, count, stride in (("slots of a page", kind.page, plane.slot), ("heads", kind.kv_heads, plane.head)):
+def _check_reach(name: str, plane: Plane, width: int, item: int, kind: Kind) -> None:
+    """Raise WrongCache when parts of a page lie further apart than `MOST_REACH` elements of `item` bytes.
+
+    Those are its slots, its heads and, where they are not adjacent, the values of a row of `width` bytes.
+    """
+    axes = (
+        ("slots of a page", kind.page, plane.slot),
+        ("heads", kind.kv_heads, plane.head),
+        ("values of a row", width, plane.value or 1),
+    )
+    for axis, count, stride in axes:
         reach = (count - 1) * stride // item
         if reach > MOST_REACH:
             raise WrongCache(

@@ -28,8 +28,8 @@ DRAFT_ROWS = 8
 """Query rows a sequence that decode splits with feature multi_query_split: up to 7 drafted tokens and their last."""
 
 MOST_REACH = (1 << 31) - 1
-"""Elements between the first and the last head of a row, or slot of a page: kernels multiply these small numbers by
-their strides in 32 bits; pages and rows they take in 64."""
+"""Elements between the first and the last head, slot of a page or value of a row: kernels multiply these small numbers
+by their strides in 32 bits; pages and rows they take in 64."""
 
 WIDEST_ALIGNMENT = 16
 """Bytes of the widest load that a GPU thread issues; a larger alignment brings nothing."""

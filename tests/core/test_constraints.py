@@ -135,6 +135,33 @@ def test_the_default_layout_is_judged_too():
     assert only(constraints=Constraints(layouts=("inline.1",))).found == "planar.1"
 
 
+def test_planar_2_is_served_by_int4_alone():
+    reason = only(layout="planar.2")
+    asked = make_request("h200", "int4_per_token_head", 128, layout="planar.2")
+
+    assert (reason.code, reason.required, reason.found) == ("layout", "planar.1 or inline.1", "planar.2")
+    assert reason.remedy == "take --layout planar.1"
+    assert request_failed(Constraints(), asked, HOPPER) == []
+
+
+def test_the_default_layout_is_that_of_the_mode():
+    asked = make_request("h200", "int4_per_token_head", 128)
+    (reason,) = request_failed(Constraints(layouts=("planar.1", "inline.1")), asked, HOPPER)
+
+    assert (reason.required, reason.found) == ("planar.1 or inline.1", "planar.2")
+
+
+@pytest.mark.parametrize(
+    ("declared", "found"), [(("planar.2",), "a variant of planar.2 alone"), ((), "a variant of no layout")]
+)
+def test_a_variant_of_no_layout_of_its_mode_is_refused_and_its_backend_is_told(declared, found):
+    reason = only(constraints=Constraints(layouts=declared))
+
+    assert (reason.code, reason.required) == ("layout", "planar.1 or inline.1")
+    assert reason.found.startswith(found)
+    assert reason.remedy == "its backend must declare a layout that the mode has"
+
+
 def test_each_feature_that_is_not_declared_is_a_reason_of_its_own():
     found = reasons(features=["causal", "window", "sinks"])
 

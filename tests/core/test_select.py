@@ -119,9 +119,11 @@ def test_fresh_evidence_of_the_arch_serves_where_the_devices_own_is_stale(worksh
 def test_a_layout_that_the_trace_does_not_cover_is_not_validated(workshop):
     workshop.validate("alpha", layouts=["planar.1"])
 
-    assert workshop.ask("alpha", INT4, 96).results[0].verdict == "selected"
+    assert workshop.ask("alpha", INT4, 96, layout="planar.1").results[0].verdict == "selected"
     result = workshop.ask("alpha", INT4, 96, layout="inline.1").results[0]
     assert "required a trace with layout inline.1, found traces with planar.1" in result.reason
+    unasked = workshop.ask("alpha", INT4, 96).results[0]
+    assert "required a trace with layout planar.2, found traces with planar.1" in unasked.reason
 
 
 def test_an_edited_trace_is_no_evidence_and_select_says_so(workshop):

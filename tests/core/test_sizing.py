@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvreg.core import layouts
 from kvreg.core.devices import Device
-from kvreg.core.layouts import INLINE, PLANAR
+from kvreg.core.layouts import INLINE, PLANAR, TOKEN_MINOR, LayoutId
 from kvreg.core.modes import Mode
 from kvreg.core.sizing import GB, Part, cache_size, memory_of, pages_of, sizes_of
 
@@ -149,12 +149,23 @@ def test_memory_is_counted_in_gigabytes_of_ten_to_the_ninth():
     assert memory_of(H200) == 141_000_000_000
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-@pytest.mark.parametrize("layout", [PLANAR, INLINE])
+@pytest.mark.parametrize(("mode", "layout"), [(m, LayoutId.parse(name)) for m in Mode for name in layouts.known(m)])
 def test_a_page_is_as_large_as_its_layout_lays_it_out(mode, layout):
     page_bytes = layouts.strides(layout, mode, 96, 8, 528).page_bytes
 
     assert size(mode, Part(1, 96, 8), batch=1, context=528, page=528, layout=layout).bytes == page_bytes
+
+
+def test_int4_is_compared_with_bf16_in_whatever_layout():
+    assert size("int4_per_token_head", layout=TOKEN_MINOR) == size("int4_per_token_head", layout=PLANAR)
+
+
+def test_a_mode_that_is_refused_for_its_layout_has_a_size_all_the_same(workshop):
+    workshop.validate("alpha")
+
+    sizes = sizes_of(workshop.ask("alpha", None, 96, layout="planar.2"), layers=7)
+
+    assert sizes == sizes_of(workshop.ask("alpha", None, 96), layers=7)
 
 
 def test_a_selection_is_sized_in_each_mode_refused_ones_included(workshop):

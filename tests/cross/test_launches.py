@@ -81,7 +81,7 @@ def test_what_triton_sees_of_arguments_is_recorded(recorded):
     one = recorded["gfx942 triton-int4-decode"]["attend split"]
 
     assert ["tt.divisibility", 16] in one.attrs["k"]
-    assert one.constexprs["ks_slot"] == 1  # scales of neighbouring tokens stand side by side in planar.1
+    assert one.constexprs["ks_slot"] == 1  # scales of neighbouring tokens stand side by side in planar.2
     assert one.constexprs["COMPUTE"] == "dtype:fp16"
     assert one.options == {"num_warps": 2, "num_stages": 2, "enable_fp_fusion": True}
 

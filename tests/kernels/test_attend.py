@@ -6,7 +6,7 @@ import pytest
 import torch
 import triton.language as tl
 
-from kvreg.core.layouts import INLINE, PLANAR
+from kvreg.core.layouts import LayoutId, default, known
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.gate import run_attention
@@ -21,6 +21,11 @@ AWKWARD = (32, 40, 72, 504, 512)
 SHORT = (1, 17, 64)
 # fp32 compute leaves only the cancellation of float32 sums; a wrong index or mask is off by far more.
 FP32_ERROR = 2e-5
+
+
+def batch_of(mode, kind, **shape):
+    """A batch in fp32 and the default layout of the mode."""
+    return build(kind, **{"dtype": "fp32", "layout": default(mode), **shape})
 
 
 def judged(mode, op, batch, attention, store, *, bound=FP32_ERROR, repeats=0, **cut):
@@ -43,13 +48,13 @@ def test_every_head_size_is_right_at_short_contexts(mode, op, head_size, group, 
     contexts = SHORT if head_size <= 256 else (1, 17)  # the widest blocks take the interpreter half a minute
     inputs = INPUTS if op is Op.DECODE else ("normal", "channel30")  # a prefill has dozens of rows for a decode's one
     shape = {"head_size": head_size, "group": group, "contexts": contexts, "inputs": inputs}
-    judged(mode, op, build(op.value, kv_heads=1, dtype="fp32", **shape), attention, store)
+    judged(mode, op, batch_of(mode, op.value, kv_heads=1, **shape), attention, store)
 
 
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
 @pytest.mark.parametrize("mode", TWO)
 def test_each_op_takes_every_mix_of_query_lengths(mode, op, attention, store):
-    batch = build("mixed", head_size=96, kv_heads=2, contexts=(1, 17), inputs=("normal", "q4"), dtype="fp32")
+    batch = batch_of(mode, "mixed", head_size=96, kv_heads=2, contexts=(1, 17), inputs=("normal", "q4"))
     judged(mode, op, batch, attention, store)
 
 
@@ -59,7 +64,8 @@ def test_each_op_takes_every_mix_of_query_lengths(mode, op, attention, store):
 @pytest.mark.parametrize("head_size", VALIDATED)
 @pytest.mark.parametrize("mode", TWO)
 def test_every_head_size_is_right_at_long_contexts(mode, head_size, seed, kind, attention, store):
-    batch = build(
+    batch = batch_of(
+        mode,
         kind,
         head_size=head_size,
         group=4,
@@ -67,7 +73,6 @@ def test_every_head_size_is_right_at_long_contexts(mode, head_size, seed, kind, 
         contexts=(1024, 8192),
         inputs=("normal",),
         seeds=(seed,),
-        dtype="fp32",
     )
     op = Op.DECODE if kind == "decode" else Op.PREFILL
     judged(mode, op, batch, attention, store, splits=5 if op is Op.DECODE else 1)
@@ -77,23 +82,24 @@ def test_every_head_size_is_right_at_long_contexts(mode, head_size, seed, kind, 
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
 @pytest.mark.parametrize("mode", TWO)
 def test_every_group_is_right(mode, op, group, attention, store):
-    batch = build(op.value, head_size=64, group=group, kv_heads=2, contexts=SHORT, inputs=("normal",), dtype="fp32")
+    batch = batch_of(mode, op.value, head_size=64, group=group, kv_heads=2, contexts=SHORT, inputs=("normal",))
     judged(mode, op, batch, attention, store)
 
 
-@pytest.mark.parametrize("page", [16, 48, 528, 544])
+@pytest.mark.parametrize(("page", "head_size"), [(16, 96), (48, 40), (528, 64), (544, 64)])
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
 @pytest.mark.parametrize("mode", TWO)
-def test_every_page_size_is_right(mode, op, page, attention, store):
-    batch = build("decode", head_size=64, contexts=(1, 17, 600), page=page, inputs=("normal",), dtype="fp32")
+def test_every_page_size_is_right(mode, op, page, head_size, attention, store):
+    batch = batch_of(mode, "decode", head_size=head_size, contexts=(1, 17, 600), page=page, inputs=("normal",))
     judged(mode, op, batch, attention, store)
 
 
-@pytest.mark.parametrize("layout", [PLANAR, INLINE], ids=str)
 @pytest.mark.parametrize(("splits", "chunk"), [(2, 0), (3, 0), (16, 0), (5, 64)])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "layout"), [(mode, layout) for mode in MODES for layout in known(mode)])
 def test_every_cut_of_the_context_is_right(mode, splits, chunk, layout, attention, store):
-    batch = build("decode", head_size=96, contexts=(1, 17, 64, 300), inputs=("normal",), dtype="fp32", layout=layout)
+    batch = batch_of(
+        mode, "decode", head_size=96, contexts=(1, 17, 64, 300), inputs=("normal",), layout=LayoutId.parse(layout)
+    )
     judged(mode, Op.DECODE, batch, attention, store, splits=splits, chunk=chunk, repeats=1)
 
 
@@ -107,8 +113,8 @@ FEATURES = (
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
 @pytest.mark.parametrize("mode", MODES)
 def test_every_feature_is_right_in_every_mode(mode, op, features, attention, store):
-    batch = build(
-        op.value, head_size=64, kv_heads=2, contexts=(1, 17, 200), inputs=("normal",), features=features, dtype="fp32"
+    batch = batch_of(
+        mode, op.value, head_size=64, kv_heads=2, contexts=(1, 17, 200), inputs=("normal",), features=features
     )
     judged(mode, op, batch, attention, store, splits=3 if op is Op.DECODE else 1, tile=32)
 
@@ -120,13 +126,13 @@ def test_every_feature_is_right_in_every_mode(mode, op, features, attention, sto
 )
 @pytest.mark.parametrize("mode", TWO)
 def test_several_query_rows_of_a_sequence_are_split_too(mode, features, attention, store):
-    batch = build("mixed", head_size=96, contexts=(9, 300), inputs=("normal",), features=features, dtype="fp32")
+    batch = batch_of(mode, "mixed", head_size=96, contexts=(9, 300), inputs=("normal",), features=features)
     judged(mode, Op.DECODE, batch, attention, store, splits=4)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_context_inside_one_split_gives_the_same_bits_however_many_splits_there_are(mode, attention, store):
-    batch = build("decode", head_size=96, contexts=(1, 7, 30), dtype="fp32")
+    batch = batch_of(mode, "decode", head_size=96, contexts=(1, 7, 30))
     cache = batch.cache(mode)
     store(mode, cache, batch)
     whole, split = torch.empty_like(batch.q), torch.empty_like(batch.q)
@@ -139,8 +145,8 @@ def test_a_context_inside_one_split_gives_the_same_bits_however_many_splits_ther
 
 @pytest.mark.parametrize("mode", MODES)
 def test_fixed_chunks_give_the_same_bits_in_every_batch(mode, attention, store):
-    batch = build("decode", head_size=64, contexts=(1, 200, 333), inputs=("normal",), dtype="fp32", padding=0)
-    alone = build("decode", head_size=64, contexts=(333,), inputs=("normal",), dtype="fp32", padding=0)
+    batch = batch_of(mode, "decode", head_size=64, contexts=(1, 200, 333), inputs=("normal",), padding=0)
+    alone = batch_of(mode, "decode", head_size=64, contexts=(333,), inputs=("normal",), padding=0)
     caches = [b.cache(mode) for b in (batch, alone)]
     outputs = []
     alone.q.copy_(batch.q[2:])
@@ -159,7 +165,7 @@ def test_fixed_chunks_give_the_same_bits_in_every_batch(mode, attention, store):
 def test_the_fp16_operands_of_a_card_are_exact_enough(op, attention, store, monkeypatch):
     """The path that cards take: codes put together from bits, q and weights rounded to fp16."""
     monkeypatch.setattr(launch, "operand_types", lambda dtype, mode: (tl.float16, tl.float16))
-    batch = build(op.value, head_size=96, contexts=SHORT, inputs=INPUTS, dtype="fp32")
+    batch = batch_of(Mode.INT4_PER_TOKEN_HEAD, op.value, head_size=96, contexts=SHORT, inputs=INPUTS)
     judged(Mode.INT4_PER_TOKEN_HEAD, op, batch, attention, store, bound=EXACT_NORMAL.value)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kvreg.core.layouts import INLINE
+from kvreg.core.layouts import INLINE, PLANAR, TOKEN_MINOR, default
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
 from kvreg.gate import run_attention
@@ -53,6 +53,11 @@ def call_of(batch: Batch, cache: Any, *, splits: int = 1, chunk: int = 0, **conf
     return call
 
 
+def batch_of(kind, **shape):
+    """A batch in fp32 and int4's default layout."""
+    return build(kind, **{"dtype": "fp32", "layout": default(INT4), **shape})
+
+
 def judged(batch, store, *, bound=RESIDUE_ERROR, **cut):
     cache = batch.cache(INT4)
     store(INT4, cache, batch)
@@ -66,12 +71,16 @@ def judged(batch, store, *, bound=RESIDUE_ERROR, **cut):
 @pytest.mark.parametrize(("head_size", "group"), [(32, 8), (40, 3), (64, 7), (96, 1), (128, 4), (256, 8), (512, 2)])
 def test_every_width_and_group_up_to_eight_is_right_for_normal_and_hard_inputs(head_size, group, store):
     contexts = (1, 17, 300) if head_size <= 128 else (1, 17)
-    judged(build("decode", head_size=head_size, group=group, kv_heads=1, contexts=contexts, dtype="fp32"), store)
+    judged(batch_of("decode", head_size=head_size, group=group, kv_heads=1, contexts=contexts), store)
 
 
-@pytest.mark.parametrize(("splits", "chunk", "tile"), [(1, 0, 32), (3, 0, 64), (16, 0, 32), (5, 64, 64)])
-def test_every_cut_of_the_context_is_right(splits, chunk, tile, store):
-    batch = build("decode", head_size=64, contexts=(1, 17, 300), inputs=("normal",), dtype="fp32", layout=INLINE)
+@pytest.mark.parametrize(
+    ("splits", "chunk", "tile", "layout"),
+    [(1, 0, 32, INLINE), (3, 0, 64, PLANAR), (16, 0, 32, TOKEN_MINOR), (5, 64, 64, TOKEN_MINOR)],
+    ids=str,
+)
+def test_every_cut_of_the_context_is_right(splits, chunk, tile, layout, store):
+    batch = batch_of("decode", head_size=64, contexts=(1, 17, 300), inputs=("normal",), layout=layout)
     judged(batch, store, splits=splits, chunk=chunk, tile=tile)
 
 
@@ -81,14 +90,13 @@ def test_every_cut_of_the_context_is_right(splits, chunk, tile, store):
     ids="+".join,
 )
 def test_features_are_right(features, store):
-    batch = build("mixed", head_size=64, kv_heads=1, contexts=(17, 200), inputs=("normal",), features=features,
-                  dtype="fp32")  # fmt: skip
+    batch = batch_of("mixed", head_size=64, kv_heads=1, contexts=(17, 200), inputs=("normal",), features=features)
     judged(batch, store, splits=2)
 
 
 def test_weights_below_half_a_step_of_their_tiles_largest_cost_what_the_step_says(store):
     """One key takes nearly all of the softmax; the others of its tile are below the step, those of other tiles not."""
-    batch = build("decode", head_size=64, group=1, kv_heads=1, contexts=(200,), inputs=("one_sided",), dtype="fp32")
+    batch = batch_of("decode", head_size=64, group=1, kv_heads=1, contexts=(200,), inputs=("one_sided",))
     aimed = batch.q[0, 0] / batch.q[0, 0].norm()
     batch.k.copy_(batch.k * 0.1)
     batch.k[3, 0] = aimed * 12.0 / batch.scale / batch.q[0, 0].norm()
@@ -97,14 +105,14 @@ def test_weights_below_half_a_step_of_their_tiles_largest_cost_what_the_step_say
 
 
 def test_values_as_small_as_bf16_allows_keep_their_accuracy(store):
-    batch = build("decode", head_size=64, group=4, kv_heads=1, contexts=(40,), inputs=("normal",), dtype="fp32")
+    batch = batch_of("decode", head_size=64, group=4, kv_heads=1, contexts=(40,), inputs=("normal",))
     batch.v.mul_(1e-30)
     judged(batch, store)
 
 
 @pytest.mark.parametrize("plane", ["k_scale", "v_scale"])
 def test_a_scale_that_is_not_finite_spoils_the_rows_that_see_it_and_no_other(plane, store):
-    batch = build("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 70), inputs=("normal",), dtype="fp32")
+    batch = batch_of("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 70), inputs=("normal",))
     cache = batch.cache(INT4)
     store(INT4, cache, batch)
     clean, spoiled = torch.empty_like(batch.q), torch.empty_like(batch.q)
@@ -119,7 +127,7 @@ def test_a_scale_that_is_not_finite_spoils_the_rows_that_see_it_and_no_other(pla
 
 
 def test_a_query_row_that_is_not_finite_stays_where_it_is(store):
-    batch = build("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 70), inputs=("normal",), dtype="fp32")
+    batch = batch_of("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 70), inputs=("normal",))
     cache = batch.cache(INT4)
     store(INT4, cache, batch)
     clean, spoiled = torch.empty_like(batch.q), torch.empty_like(batch.q)
@@ -134,7 +142,7 @@ def test_a_query_row_that_is_not_finite_stays_where_it_is(store):
 
 
 def test_rows_behind_the_last_sequence_become_zeros_whatever_stands_before_them(store):
-    batch = build("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 300), inputs=("normal",), dtype="fp32")
+    batch = batch_of("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 300), inputs=("normal",))
     cache = batch.cache(INT4)
     store(INT4, cache, batch)
     padded = replace(batch, q=torch.cat([batch.q, batch.q]))

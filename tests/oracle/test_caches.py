@@ -10,26 +10,27 @@ import pytest
 import torch
 
 from kvreg.core.errors import WrongCache
-from kvreg.core.layouts import INLINE, PLANAR, LayoutId
+from kvreg.core.layouts import INLINE, PLANAR, TOKEN_MINOR, LayoutId
 from kvreg.core.modes import Mode
 from kvreg.oracle import dequantize, rotate, store, stored_rows, unrotate
 from kvreg.testing import CacheBytes, allocate
 
 INT4 = Mode.INT4_PER_TOKEN_HEAD
 LAYOUTS = [PLANAR, INLINE]
+"""Of every mode; int4 has TOKEN_MINOR too."""
 
 
 def addresses(
     layout: LayoutId, row: int, scale: int, page_index: int, slot: int, head: int, heads: int, page: int, gap: int
 ) -> tuple[int, int, int, int]:
     """Byte offsets of K row, V row, K scale and V scale, as kvreg.core.layouts draws them."""
-    if layout == PLANAR:
+    if layout != INLINE:
         run = 2 * page * (row + scale)
         base = page_index * (heads * run + gap) + head * run
         scales = base + 2 * page * row
         return (
             base + slot * row,
-            base + page * row + slot * row,
+            base + page * row + slot * (1 if layout == TOKEN_MINOR else row),
             scales + slot * scale,
             scales + page * scale + slot * scale,
         )
@@ -38,12 +39,13 @@ def addresses(
     return base, base + row + scale, base + row, base + 2 * row + scale
 
 
-def int4_row(raw: bytes, at: int, scale_at: int, head_size: int) -> list[float]:
+def int4_row(raw: bytes, at: int, scale_at: int, head_size: int, apart: int) -> list[float]:
+    """The values of a row whose bytes lie `apart` bytes from one another."""
     (word,) = struct.unpack_from("<I", raw, scale_at)
     (scale,) = struct.unpack("<f", struct.pack("<I", word & 0xFFFFFFF0))
     values = []
     for channel in range(head_size):
-        byte = raw[at + channel // 2]
+        byte = raw[at + channel // 2 * apart]
         values.append(((byte >> 4 if channel % 2 else byte & 15) - (word & 15)) * scale)
     return values
 
@@ -60,7 +62,7 @@ def filled(mode: Mode, layout: LayoutId, head: int, page: int, dtype: str = "bf1
     return cache, lead, gap
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", [*LAYOUTS, TOKEN_MINOR], ids=str)
 @pytest.mark.parametrize(("head", "page"), [(32, 16), (40, 48), (96, 16), (104, 80)])
 def test_int4_rows_are_what_their_bytes_say(layout: LayoutId, head: int, page: int) -> None:
     cache, lead, gap = filled(INT4, layout, head, page)
@@ -70,8 +72,9 @@ def test_int4_rows_are_what_their_bytes_say(layout: LayoutId, head: int, page: i
         k, v = dequantize(cache, torch.tensor(slot))
         for h in range(3):
             at = addresses(layout, head // 2, 4, slot // page, slot % page, h, 3, page, gap)
-            for got, row, scale in ((k[h], at[0], at[2]), (v[h], at[1], at[3])):
-                due = torch.tensor(int4_row(raw, lead + row, lead + scale, head), dtype=torch.float64)
+            apart = page if layout == TOKEN_MINOR else 1
+            for got, row, scale, step in ((k[h], at[0], at[2], 1), (v[h], at[1], at[3], apart)):
+                due = torch.tensor(int4_row(raw, lead + row, lead + scale, head, step), dtype=torch.float64)
                 torch.testing.assert_close(got, unrotate(due, head), rtol=1e-13, atol=1e-13)
 
 
@@ -98,7 +101,7 @@ def test_scales_of_nan_bytes_are_read_as_they_are() -> None:
     assert stored_rows(cache, "k", torch.tensor([0]), torch.tensor([3])).isnan().all()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", [*LAYOUTS, TOKEN_MINOR], ids=str)
 def test_an_ideal_write_is_within_half_a_step_and_leaves_other_bytes_alone(layout: LayoutId) -> None:
     cache = allocate(INT4, pages=4, page=16, kv_heads=2, head_size=96, layout=layout, fill=0xA5)
     k, v = torch.randn((2, 8, 2, 96))

@@ -14,7 +14,7 @@ import kvreg_triton.variants
 from kvreg.core.devices import Device, Resolution
 from kvreg.core.evidence import Evidence
 from kvreg.core.formats import E4M3FN, QMAX
-from kvreg.core.layouts import LayoutId
+from kvreg.core.layouts import LayoutId, default
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.selections import Chosen, ModeResult, Selection
@@ -61,22 +61,23 @@ def select(
     kv_heads: int = 2,
     page: int = 16,
     dtype: str = "bf16",
-    layout: str = "planar.1",
+    layout: str | None = None,
     features: tuple[str, ...] = ("causal",),
     fp8: str | None = None,
     **config: int,
 ) -> Selection:
     """Return what select would answer, without looking for evidence; `config` overrides launch parameters.
 
-    `fp8`: the type of fp8 rows, where it is not the device's own.
+    `layout`: the mode's default where it is None. `fp8`: the type of fp8 rows, where it is not the device's own.
     """
-    device, kv_mode, layout_id = DEVICES[backend], Mode(mode), LayoutId.parse(layout)
+    device, kv_mode = DEVICES[backend], Mode(mode)
+    layout_id = default(kv_mode) if layout is None else LayoutId.parse(layout)
     request = Request(device.key, kv_mode, head_size, q_heads, kv_heads, page, dtype, features, layout=layout_id)
     winners = {variant.op: variant for variant in VARIANTS[backend] if variant.mode is kv_mode}
     ops = {}
     for op, variant in winners.items():
-        default = dict(variant.default_config(device, request))
-        chosen = {**default, **{name: value for name, value in config.items() if name in default}}
+        usual = dict(variant.default_config(device, request))
+        chosen = {**usual, **{name: value for name, value in config.items() if name in usual}}
         ops[op] = Chosen(
             variant=str(variant.id),
             launcher=variant.launcher,
@@ -84,7 +85,7 @@ def select(
             config=chosen,
             config_source="default",
             evidence=_evidence(op, str(variant.id), kv_mode, request),
-            default_config=default,
+            default_config=usual,
         )
     described = next(iter(winners.values())).format(device, head_size)
     if fp8 is not None and kv_mode.is_fp8:
@@ -93,7 +94,7 @@ def select(
         mode=kv_mode,
         verdict="selected",
         layout=layout_id,
-        format=replace(described, layout_id=layout),
+        format=replace(described, layout_id=str(layout_id)),
         bytes_per_token_head=kv_mode.bytes_per_token_head(head_size, dtype),
         compression=kv_mode.compression(head_size, dtype),
         ops=ops,
@@ -126,9 +127,14 @@ def allocate() -> Callable[..., KVCache]:
 
 @pytest.fixture
 def cache_for() -> Callable[..., KVCache]:
-    """Return a function that makes a cache of the right size for a batch, every byte of it dirt that reads as NaN."""
+    """Return a function that makes a cache of the right size for a batch, every byte of it dirt that reads as NaN.
 
-    def make(backend: str, mode: str, batch: Batch, fp8: str = E4M3FN, **config: int) -> KVCache:
+    It has the default layout of the mode, whatever the batch's, unless it is told another.
+    """
+
+    def make(
+        backend: str, mode: str, batch: Batch, fp8: str = E4M3FN, layout: str | None = None, **config: int
+    ) -> KVCache:
         selection = select(
             backend,
             mode,
@@ -137,7 +143,7 @@ def cache_for() -> Callable[..., KVCache]:
             kv_heads=batch.kv_heads,
             page=batch.page,
             dtype=batch.dtype,
-            layout=str(batch.layout),
+            layout=layout,
             features=batch.features.words,
             fp8=fp8,
             **config,

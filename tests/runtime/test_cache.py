@@ -16,7 +16,7 @@ from kvreg.core.errors import (
     WrongDtype,
     WrongShape,
 )
-from kvreg.core.layouts import INLINE, CacheStrides, Plane, strides
+from kvreg.core.layouts import INLINE, PLANAR, TOKEN_MINOR, CacheStrides, Plane, known, strides
 from kvreg.core.modes import Mode
 from kvreg.runtime.attention import write
 from kvreg.runtime.cache import KVCache
@@ -35,8 +35,7 @@ def fill(cache: KVCache) -> tuple[torch.Tensor, torch.Tensor]:
     return dequantize(cache, SLOTS)
 
 
-@pytest.mark.parametrize("layout", ["planar.1", "inline.1"])
-@pytest.mark.parametrize(("mode", "dtype", "bytes_a_token"), [
+@pytest.mark.parametrize(("mode", "dtype", "bytes_a_token", "layout"), [(*row, layout) for row in (
     ("int4_per_token_head", "bf16", 2 * (20 + 4)),
     ("int4_per_token_head", "fp32", 2 * (20 + 4)),
     ("int8_per_token_head", "bf16", 2 * (40 + 4)),
@@ -44,7 +43,7 @@ def fill(cache: KVCache) -> tuple[torch.Tensor, torch.Tensor]:
     ("fp8_per_tensor", "bf16", 2 * 40),
     ("none", "fp16", 2 * 80),
     ("none", "fp32", 2 * 160),
-])  # fmt: skip
+) for layout in known(Mode(row[0]))])  # fmt: skip
 def test_allocated_memory_is_zero_and_of_the_size_that_select_names(mode, dtype, bytes_a_token, layout, select):
     selection = select("cpu", mode, 40, dtype=dtype, layout=layout, kv_heads=3, q_heads=3)
 
@@ -133,14 +132,15 @@ def test_the_fp8_type_is_the_selections(select):
 
 
 def test_two_planes_never_share_a_byte_and_fill_the_buffer(select):
-    for layout in ("planar.1", "inline.1"):
+    for layout in known(INT4):
         cache = KVCache.allocate(select("cpu", head_size=72, layout=layout, kv_heads=3, q_heads=3), 2)
         counts = torch.zeros_like(cache.buffer)
         for plane in (cache.view.k, cache.view.v, cache.view.k_scale, cache.view.v_scale):
+            width, step = (plane.shape[3], plane.stride(3)) if plane.dim() == 4 else (plane.element_size(), 1)
             marks = torch.as_strided(
                 counts,
-                (*plane.shape[:3], plane.element_size() * (plane.shape[3] if plane.dim() == 4 else 1)),
-                (*(step * plane.element_size() for step in plane.stride()[:3]), 1),
+                (*plane.shape[:3], width),
+                (*(step * plane.element_size() for step in plane.stride()[:3]), step),
                 plane.storage_offset() * plane.element_size(),
             )
             marks += 1
@@ -153,6 +153,8 @@ def test_two_planes_never_share_a_byte_and_fill_the_buffer(select):
         (128, "planar.1", "int4_per_token_head", 16),
         (96, "planar.1", "int4_per_token_head", 16),
         (72, "planar.1", "int4_per_token_head", 4),
+        (72, "planar.2", "int4_per_token_head", 4),
+        (96, "planar.2", "int4_per_token_head", 16),
         (128, "inline.1", "int4_per_token_head", 4),
         (40, "inline.1", "none", 16),
         (48, "planar.1", "int8_per_token_head", 16),
@@ -166,14 +168,20 @@ def test_the_view_says_what_divides_every_row_address(head_size, layout, mode, a
     view = cache.view
 
     assert view.alignment == alignment
-    item = view.k.element_size()
-    addresses = [view.k[p, s, h].data_ptr() for p in range(3) for s in range(16) for h in range(2)]
-    addresses += [view.v[p, s, h].data_ptr() for p in range(3) for s in range(16) for h in range(2)]
+    # Where tokens are adjacent, a load takes those of one byte of the row, from the first of a page on.
+    v = view.v.transpose(1, 3) if layout == "planar.2" else view.v
+    addresses = [
+        plane[p, s, h].data_ptr()
+        for plane in (view.k, v)
+        for p in range(3)
+        for s in range(plane.shape[1])
+        for h in (0, 1)
+    ]
     assert all(address % alignment == 0 for address in addresses)
-    assert alignment >= item
+    assert alignment >= view.k.element_size()
 
 
-@pytest.mark.parametrize("layout", ["planar.1", "inline.1"])
+@pytest.mark.parametrize("layout", known(INT4))
 def test_a_buffer_inside_a_larger_one_is_read_from_its_offset(layout, select):
     selection = select(layout=layout)
     dense = KVCache.allocate(selection, 3)
@@ -230,7 +238,7 @@ def separate_planes(pages: int, kv_heads: int, head_size: int, page: int, gap: i
 
 
 def test_foreign_strides_hold_the_same_rows(select):
-    selection = select(head_size=80, kv_heads=3, q_heads=3)
+    selection = select(head_size=80, kv_heads=3, q_heads=3, layout="planar.1")
     planes, size = separate_planes(4, 3, 80, 16, gap=8)
     dense = KVCache.allocate(selection, 4)
 
@@ -238,6 +246,80 @@ def test_foreign_strides_hold_the_same_rows(select):
 
     assert cache.pages == 4
     assert all(torch.equal(a, b) for a, b in zip(fill(cache), fill(dense), strict=True))
+
+
+def tokens_adjacent(gap: int) -> CacheStrides:
+    """planar.2 of head size 96 and 2 KV heads with `gap` bytes behind each byte's 16 tokens of V."""
+    dense = strides(TOKEN_MINOR, INT4, 96, 2, 16)
+    run = dense.k.head + 48 * gap
+
+    def moved(plane: Plane, further: int) -> Plane:
+        return replace(plane, offset=plane.offset + further, page=2 * run, head=run)
+
+    return CacheStrides(
+        moved(dense.k, 0),
+        replace(moved(dense.v, 0), value=16 + gap),
+        moved(dense.k_scale, 48 * gap),
+        moved(dense.v_scale, 48 * gap),
+        2 * run,
+    )
+
+
+SPARSE = tokens_adjacent(gap=8)
+
+
+def test_foreign_strides_of_adjacent_tokens_hold_the_same_rows_and_leave_the_gaps_alone(select):
+    selection = select(layout="planar.2")
+    dense = KVCache.allocate(selection, 3)
+    tensor = torch.full((3 * SPARSE.page_bytes,), 0xA5, dtype=torch.uint8)
+
+    cache = KVCache.from_buffer(selection, tensor, SPARSE)
+
+    assert cache.pages == 3
+    assert cache.view.v.stride()[1:] == (1, SPARSE.k.head, 24)
+    assert all(torch.equal(a, b) for a, b in zip(fill(cache), fill(dense), strict=True))
+    gaps = tensor.view(6, -1)[:, 16 * 48 : 16 * 48 + 24 * 48].view(6, 48, 24)[..., 16:]
+    assert (gaps == 0xA5).all()
+
+
+@pytest.mark.parametrize(
+    ("layout", "given", "words"),
+    [
+        ("planar.2", strides(PLANAR, INT4, 96, 2, 16), "the tokens of a page adjacent, found slots 48 and values 1 "),
+        ("planar.2", strides(INLINE, INT4, 96, 2, 16), "the tokens of a page adjacent, found slots 208 and values 1 "),
+        (
+            "planar.1",
+            strides(TOKEN_MINOR, INT4, 96, 2, 16),
+            "the values of a row adjacent, found slots 1 and values 16 ",
+        ),
+        (
+            "inline.1",
+            strides(TOKEN_MINOR, INT4, 96, 2, 16),
+            "the values of a row adjacent, found slots 1 and values 16 ",
+        ),
+        (
+            "planar.2",
+            replace(SPARSE, v=replace(SPARSE.v, slot=2, value=48)),
+            "a page adjacent, found slots 2 and values 48 ",
+        ),
+    ],
+)
+def test_v_whose_other_axis_is_adjacent_is_no_cache_of_this_layout(layout, given, words, select):
+    """Kernels are compiled for one of the two; they would read the other as noise, or far outside of the buffer."""
+    tensor = memory(1 << 16)
+
+    with pytest.raises(WrongCache, match=rf"strides, V rows: required .*{words}bytes apart; .* as {layout} does"):
+        KVCache.from_buffer(select(layout=layout), tensor, given)
+
+    assert (tensor == 0xA5).all()
+
+
+def test_bytes_of_a_row_further_apart_than_kernels_count_are_refused(select):
+    dense = strides(TOKEN_MINOR, INT4, 96, 2, 16)
+    far = replace(dense, v=replace(dense.v, value=1 << 26))
+
+    with pytest.raises(WrongCache, match=r"V rows: required values of a row at most 2147483647 .* found 3154116608"):
+        KVCache.from_buffer(select(layout="planar.2"), memory(1 << 12), far, pages=1)
 
 
 def test_a_strided_tensor_is_no_obstacle_where_strides_are_given(select):

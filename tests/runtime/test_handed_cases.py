@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvreg import oracle
-from kvreg.core.layouts import LayoutId
+from kvreg.core.layouts import known
 from kvreg.core.modes import Mode
 from kvreg.gate.run import reference_of
 from kvreg.runtime.attention import attend, write
@@ -17,26 +17,29 @@ from kvreg_cpu import int4
 from kvreg_cpu.rotation import rotate
 
 MODES = tuple(Mode)
-LAYOUTS = ("planar.1", "inline.1")
 
 
 def bytes_of_slot(layout: str, mode: str, head_size: int, kv_heads: int, page: int, slot: int) -> set[int]:
-    """Every byte of one slot, worked out from the drawings of the two layouts."""
+    """Every byte of one slot, worked out from the drawings of the layouts."""
     row = {"none": 2 * head_size, "int4_per_token_head": head_size // 2}.get(mode, head_size)
     scale = 4 if mode.endswith("_per_token_head") else 0
     at_page, at = divmod(slot, page)
     found: set[int] = set()
     for head in range(kv_heads):
-        if layout == "planar.1":
+        if layout != "inline.1":
             run = (at_page * kv_heads + head) * 2 * page * (row + scale)
-            starts = (run + at * row, run + (page + at) * row)
+            values = run + page * row
+            k_bytes = range(run + at * row, run + (at + 1) * row)
+            v_bytes = range(values + at * row, values + (at + 1) * row)
+            if layout == "planar.2":
+                v_bytes = range(values + at, values + at + row * page, page)
             scales = (run + 2 * page * row + at * scale, run + 2 * page * row + page * scale + at * scale)
         else:
             content = ((at_page * page + at) * kv_heads + head) * 2 * (row + scale)
-            starts = (content, content + row + scale)
+            k_bytes = range(content, content + row)
+            v_bytes = range(content + row + scale, content + 2 * row + scale)
             scales = (content + row, content + 2 * row + scale)
-        for start in starts:
-            found.update(range(start, start + row))
+        found.update(k_bytes, v_bytes)
         for start in scales:
             found.update(range(start, start + scale))
     return found
@@ -112,8 +115,7 @@ def test_neighbours_of_strided_rows_do_not_enter(backend, mode, head_size, alloc
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "layout"), [(mode, layout) for mode in MODES for layout in known(mode)])
 def test_padding_slots_leave_every_other_byte_alone(backend, mode, layout, dtype, allocate):
     k, v = torch.randn(2, 8, 2, 96).bfloat16()
     slots = torch.tensor([0, 17, -1, 33, -1], dtype=dtype)
@@ -180,8 +182,7 @@ def test_empty_sequences_give_zeros_and_change_no_other(backend, mode, allocate)
 @pytest.mark.parametrize("page", [16, 528, 544])
 def test_group_7_and_page_544(backend, mode, kv_heads, page, cache_for, attend_batch):
     batch = build(
-        "decode", head_size=128, group=7, kv_heads=kv_heads, page=page, contexts=(1, 17, 1000), inputs=("normal",),
-        layout=LayoutId.parse("planar.1"),
+        "decode", head_size=128, group=7, kv_heads=kv_heads, page=page, contexts=(1, 17, 1000), inputs=("normal",)
     )  # fmt: skip
     cache: KVCache = cache_for(backend, mode.value, batch)
     write(cache, batch.k, batch.v, batch.slots)

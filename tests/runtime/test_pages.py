@@ -6,21 +6,22 @@ import pytest
 import torch
 
 from kvreg import oracle
-from kvreg.core.layouts import CacheStrides, Plane
+from kvreg.core.layouts import CacheStrides, Plane, known
 from kvreg.core.modes import Mode
 from kvreg.runtime.attention import write
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.pages import convert, copy_pages, dequantize
 
 MODES = tuple(Mode)
-LAYOUTS = ("planar.1", "inline.1")
+STORED = [(str(mode), layout) for mode in MODES for layout in known(mode)]
+"""Every mode in each of its layouts."""
 
 
 @pytest.fixture
 def filled(allocate):
     """Return a function that makes a cache of six pages of random bytes, NaN scales included."""
 
-    def make(mode: str, layout: str, **keywords) -> KVCache:
+    def make(mode: str, layout: str | None = None, **keywords) -> KVCache:
         cache = allocate("cpu", mode, 72, pages=6, layout=layout, **keywords)
         cache.buffer.copy_(torch.randint(0, 256, cache.buffer.shape))
         return cache
@@ -46,8 +47,7 @@ def page_bytes(cache: KVCache) -> list[torch.Tensor]:
     ids=["apart", "up", "down", "exchange", "one to many", "none"],
 )
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "layout"), STORED)
 def test_pages_are_copied_as_if_all_were_read_first(mode, layout, index, src, dst, filled):
     cache = filled(mode, layout)
     before = page_bytes(cache)
@@ -61,7 +61,7 @@ def test_pages_are_copied_as_if_all_were_read_first(mode, layout, index, src, ds
 
 
 def test_copying_leaves_the_bytes_between_foreign_planes_alone(select):
-    selection = select(head_size=64, kv_heads=1, q_heads=4)
+    selection = select(head_size=64, kv_heads=1, q_heads=4, layout="planar.1")
     # 100 bytes a slot: K row, K scale, 16 bytes of somebody else, V row, V scale, 12 more.
     planes = [Plane(offset, 1600, 100, 100) for offset in (0, 52, 32, 84)]
     tensor = torch.randint(0, 256, (3 * 1600,), dtype=torch.uint8)
@@ -79,8 +79,7 @@ def test_copying_leaves_the_bytes_between_foreign_planes_alone(select):
 
 
 @pytest.mark.parametrize("head_size", [40, 64, 96, 112, 512])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("backend", "mode", "fp8", "lost"), [
+@pytest.mark.parametrize(("backend", "mode", "fp8", "lost", "layout"), [(*row, layout) for row in (
     ("cpu", "int4_per_token_head", None, 0.15),
     ("cpu", "int8_per_token_head", None, 0.01),
     ("cpu", "fp8_per_token_head", "e4m3fn", 0.04),
@@ -91,7 +90,7 @@ def test_copying_leaves_the_bytes_between_foreign_planes_alone(select):
     ("triton", "int8_per_token_head", None, 0.01),
     ("triton", "fp8_per_token_head", "e4m3fnuz", 0.04),
     ("triton", "fp8_per_tensor", "e4m3fn", 0.04),
-], indirect=["backend"])  # fmt: skip
+) for layout in known(Mode(row[1]))], indirect=["backend"])  # fmt: skip
 def test_quantized_rows_read_back_as_the_oracle_reads_them(backend, mode, fp8, lost, layout, head_size, select):
     scales = (0.75, 0.3) if mode == "fp8_per_tensor" else None
     selection = select(backend, mode, head_size, layout=layout, fp8=fp8)
@@ -109,7 +108,7 @@ def test_quantized_rows_read_back_as_the_oracle_reads_them(backend, mode, fp8, l
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", known(Mode.NONE))
 def test_unquantized_rows_read_back_exactly(layout, dtype, allocate):
     cache = allocate("cpu", "none", 40, layout=layout, dtype=dtype)
     k, v = torch.randn(2, 3, 2, 40).to(cache.dtype)
@@ -124,7 +123,7 @@ def test_unquantized_rows_read_back_exactly(layout, dtype, allocate):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_negative_slot_reads_as_zeros_even_over_dirt(mode, filled):
-    cache = filled(mode, "planar.1")
+    cache = filled(mode)
     cache.buffer.fill_(0xFF)
 
     k, v = dequantize(cache, torch.tensor([-1, 3, -7]))
@@ -134,9 +133,9 @@ def test_a_negative_slot_reads_as_zeros_even_over_dirt(mode, filled):
     assert k[1].isnan().all()
 
 
-@pytest.mark.parametrize("there", LAYOUTS)
-@pytest.mark.parametrize("here", LAYOUTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "here", "there"), [(*stored, to) for stored in STORED for to in known(Mode(stored[0]))]
+)
 def test_converting_there_and_back_gives_the_same_bytes(mode, here, there, filled):
     cache = filled(mode, here, kv_heads=3, q_heads=3)
     before = cache.buffer.clone()
@@ -156,7 +155,7 @@ def test_converting_there_and_back_gives_the_same_bytes(mode, here, there, fille
 
 
 def test_foreign_memory_converts_to_a_layout_of_our_own(select):
-    selection = select(head_size=64, kv_heads=1, q_heads=4)
+    selection = select(head_size=64, kv_heads=1, q_heads=4, layout="planar.1")
     planes = [Plane(offset, 1600, 100, 100) for offset in (0, 52, 32, 84)]
     tensor = torch.randint(0, 256, (3 * 1600,), dtype=torch.uint8)
     cache = KVCache.from_buffer(selection, tensor, CacheStrides(*planes, 1600), pages=3)

@@ -13,6 +13,9 @@ TASKS = """
 import os, time
 def double(number): return 2 * number
 def where(): return os.getpid()
+def sight():
+    time.sleep(0.2)
+    return os.getpid(), os.environ["CARD"], os.environ["SHARED"]
 def fail(number): os._exit(number)
 def wait(path):
     open(path + str(os.getpid()), "w").close()
@@ -87,6 +90,17 @@ def test_a_bundle_runs_in_order_in_one_process() -> None:
         assert len({places[index] for index in range(first, first + 3)}) == 1
         finished = [index for index, _ in outcomes if first <= index < first + 3]
         assert finished == sorted(finished)
+
+
+def test_workers_take_what_is_their_own_by_turns_and_share_the_rest() -> None:
+    tasks = [Task("pool_tasks:sight", {}, 20) for _ in range(12)]
+    own = ({"CARD": "0"}, {"CARD": "1", "SHARED": "mine"})
+
+    outcomes = run_all(tasks, workers=3, environment={"CARD": "all", "SHARED": "yes"}, own=own)
+    sights = {tuple(outcome.value) for _, outcome in outcomes}
+
+    assert len({worker for worker, *_ in sights}) == len(sights) == 3, "a worker sees one card, as long as it lives"
+    assert sorted(seen for _, *seen in sights) == [["0", "yes"], ["0", "yes"], ["1", "mine"]]
 
 
 def test_no_task_gives_no_outcome() -> None:
