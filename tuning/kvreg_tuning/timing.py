@@ -183,7 +183,7 @@ def host_sampler(calls: Sequence[Call], clock: Callable[[], float] = time.perf_c
 def read_bandwidth(device: str, *, size: int = READ_BYTES) -> float:
     """Return the measured read bandwidth in bytes per second: a float32 sum over `size` bytes.
 
-    This sum is the limit that `fraction_of_limit` refers to (4.38e12 on the H200 of docs/h200.md).
+    This sum is the limit that `fraction_of_limit` refers to (4.33e12 to 4.45e12 on the H200s of docs/performance.md).
     """
     import torch
 
