@@ -2,9 +2,10 @@
 
 Per (token, query head), r the fp64 reference over the dequantized cache and p its softmax:
 
-    e = |o - r| / max(|r|, sqrt(sum p^2 |v|^2))
+    e = |o - r| / max(|r|, sqrt(sum p^2 |v|^2), least)
 
-The second term keeps an r that cancels from hiding behind its own smallness. Where both are zero o must be zero.
+The second term keeps an r that cancels from hiding behind its own smallness, the third says what the output's type can
+tell apart (`closeness`). Where the first two are zero o must be zero.
 Everything stays a tensor until one transfer at the end.
 """
 

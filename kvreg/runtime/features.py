@@ -89,10 +89,16 @@ def of(
     sinks: torch.Tensor | None,
     alibi: torch.Tensor | None,
     prefix_ranges: torch.Tensor | None,
+    seq_lens: torch.Tensor,
 ) -> Features:
-    """Return checked arguments as kernels are handed them; no ranges at all are the same as None."""
-    if prefix_ranges is not None and prefix_ranges.numel() == 0:
-        prefix_ranges = None
+    """Return checked arguments as kernels are handed them; no ranges at all are the same as None.
+
+    Ranges are cut off at `seq_lens`, (n_seqs,) int32: kernels count rows of no sequence on from the last one's end,
+    and a longer range would hold them.
+    """
+    if prefix_ranges is not None:
+        empty = prefix_ranges.numel() == 0
+        prefix_ranges = None if empty else torch.minimum(prefix_ranges, seq_lens[:, None, None])
     if causal is True and window is None and softcap is None and sinks is None and alibi is None:
         return _PLAIN if prefix_ranges is None else Features(prefix_ranges=prefix_ranges)
     cap = None if softcap is None else float(softcap)

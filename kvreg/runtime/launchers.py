@@ -62,7 +62,8 @@ class Features:
     alibi: torch.Tensor | None = None
     """(q_heads,) float32 slopes: slope * (t - p) is added to the score."""
     prefix_ranges: torch.Tensor | None = None
-    """(n_seqs, ranges, 2) int32: [begin, end) positions that see each other both ways; begin >= end is no range."""
+    """(n_seqs, ranges, 2) int32: [begin, end) positions that see each other both ways; begin >= end is no range. None
+    ends behind its sequence."""
 
 
 @dataclass(frozen=True, slots=True)

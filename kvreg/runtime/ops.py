@@ -98,7 +98,7 @@ def _attend(
     split = split_for(geometry.kind, q, seq_lens.shape[0], SplitPlan(splits, chunk, partial_out, partial_lse))
     view = geometry.view(buffer, tensor_scales)
     masked = causal if causal_each is None else causal_each
-    wanted = features.of(masked, window, softcap, sinks, alibi, prefix_ranges)
+    wanted = features.of(masked, window, softcap, sinks, alibi, prefix_ranges, seq_lens)
     call = AttendCall(q, view, page_table, seq_lens, cu_q, out, lse, scale, split, wanted)
     launch_attend(geometry, call, max_context, batch_invariant)
 

@@ -103,12 +103,15 @@ def run(
     A family that is cut off by the end of the time is not counted, and a later run with `start` does it again.
     """
     tally = Tally(start)
-    modes = modes or offered(place_of(device))  # no card is one error here, and not one of every family
+    place = place_of(device)  # no card is one error here, and not one of every family
+    modes = modes or offered(place)
     tasks = _tasks(device, seed, start, cases, modes)
     until = None if minutes is None else time.monotonic() + 60 * minutes
     # Each worker judges on the host too; its threads must not crowd the others out.
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
     environment |= {"TRITON_INTERPRET": "1"} if device == "interpreter" else {}
+    if place.is_card:  # a driver that many processes ask at once may answer too late
+        environment["KVREG_DEVICE"] = place.resolution.device.key
     outcomes = _before(until, run_all(tasks, workers=workers, environment=environment))
     for index, outcome in outcomes:
         task = tasks[index].arguments

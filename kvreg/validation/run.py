@@ -376,7 +376,7 @@ class Run:
         """Yield outcomes until the deadline."""
         if not tasks:
             return
-        environment = self.machine.environment
+        environment = {**self.machine.environment, "KVREG_DEVICE": self.machine.device.key}
         done = run_all(
             tasks, workers=workers, environment=environment, own=self.cards, deadline=self.deadline, skip=skip
         )

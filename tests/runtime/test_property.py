@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,14 +23,9 @@ def cases(limits: Limits) -> st.SearchStrategy[Case]:
         st.sampled_from(MASKINGS), st.lists(st.sampled_from(OTHER_FEATURES), unique=True, max_size=6)
     ).map(lambda pair: (pair[0], *pair[1]))
     stored = [(str(mode), layout) for mode in Mode for layout in layouts.known(mode)]
-    return st.sampled_from(stored).flatmap(lambda pair: _cases(limits, features, *pair))
-
-
-def _cases(limits, features, mode, layout):
     return st.builds(
-        Case,
-        mode=st.just(mode),
-        layout=st.just(layout),
+        lambda pair, **values: Case(mode=pair[0], layout=pair[1], **values),
+        st.sampled_from(stored),
         head_size=st.integers(4, limits.head_size // 8).map(lambda eighth: 8 * eighth),
         group=st.integers(1, limits.group),
         kv_heads=st.integers(1, limits.kv_heads),
@@ -80,3 +77,52 @@ def test_triton_gives_what_plain_torch_and_the_oracle_give_in_many_cases(case):
     pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
     assert judge(case, place_of("interpreter")).failures == ()
+
+
+RANGE_BEHIND_ITS_SEQUENCE = Case(
+    mode="none",
+    layout="inline.1",
+    head_size=64,
+    group=6,
+    kv_heads=2,
+    page=32,
+    dtype="fp16",
+    features=("non_causal", "prefix_ranges"),
+    kind="decode",
+    contexts=(14, 51),
+    input="normal",
+    window=1,
+    batch_invariant=False,
+    strided=False,
+    narrow_slots=False,
+    stray=1,
+    seed=881097,
+    preference=0,
+)
+
+
+def test_a_range_that_ends_behind_its_sequence_holds_no_row_of_no_sequence():
+    """Such rows count on from the last sequence's end; an H200 gave them values until ranges were cut off."""
+    assert judge(RANGE_BEHIND_ITS_SEQUENCE, place_of("interpreter")).failures == ()
+
+
+def test_outputs_below_the_normal_numbers_of_fp16_are_judged_by_what_it_can_hold():
+    """A sink takes nearly all weight of a lone key: 31 is a seed whose outputs are a few steps of 6e-8 large."""
+    case = replace(
+        RANGE_BEHIND_ITS_SEQUENCE,
+        mode="int8_per_token_head",
+        head_size=192,
+        group=7,
+        kv_heads=6,
+        page=240,
+        features=("per_sequence_causal", "sinks", "multi_query_split"),
+        kind="mixed",
+        contexts=(1,),
+        input="one_sided",
+        strided=True,
+        narrow_slots=True,
+        stray=3,
+        seed=31,
+        preference=9,
+    )
+    assert judge(case, place_of("cpu")).failures == ()

@@ -120,3 +120,11 @@ def test_a_single_row_is_one(right):
     assert_attention_close(right.out[0, 0], right.out[0, 0])
     with pytest.raises(AssertionError, match=r"1 of 1 rows are wrong; worst row \[\]"):
         assert_attention_close(-right.out[0, 0], right.out[0, 0])
+
+
+def test_below_its_normal_numbers_a_type_is_judged_by_its_steps():
+    """Half of fp16's least step, 3e-8, is a third of these values; a wrong row of normal size stays wrong."""
+    due = torch.full((1, 64), 1e-7, dtype=torch.float64)
+    assert_attention_close(due.to(torch.float16), due)
+    with pytest.raises(AssertionError, match="e "):
+        assert_attention_close(torch.full((1, 64), 2e-4, dtype=torch.float16), due)
