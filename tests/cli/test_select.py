@@ -37,7 +37,7 @@ SCHEMA = {
         "features": [TEXT],
         "batch": NUMBER,
         "context": NUMBER,
-        "layout": TEXT,
+        "layout": MAYBE_TEXT,
         "accuracy": TEXT,
         "assumed": [TEXT],
     },
@@ -158,7 +158,7 @@ def test_json_is_schema_1_exactly(kvreg, validated):
         "fp8": None,
         "qmax": 15.0,
         "rotation_block": 32,
-        "layout_id": "planar.1",
+        "layout_id": "planar.2",
         "nibble_order": "even_low",
     }
     assert (int4["bytes_per_token_head"], int4["compression"]) == (104, 3.6923)
@@ -397,7 +397,7 @@ def _tune(home, count):
             "group": 4,
             "page": 16,
             "dtype": "bf16",
-            "layout": "planar.1",
+            "layout": "planar.2",
             "features": ["causal"],
             "bucket": bucket,
             "config": {"tile": 64},

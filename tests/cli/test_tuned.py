@@ -14,11 +14,11 @@ from kvreg.core.kernelhash import kernel_hash
 from kvreg.core.registry import backends
 
 INT4 = "int4_per_token_head"
-DECODE = "triton-int4-decode@1"
+DECODE = "cuda-int4-decode@1"
 SHAPE = ("--mode", INT4, "--head-size", "96")
-CONFIG = {"chunk": 512, "num_stages": 3, "num_warps": 1, "programs_per_unit": 8, "rows": 16, "tile": 32}
+CONFIG = {"chunk": 512, "num_stages": 3, "num_warps": 1, "programs_per_unit": 8, "rows": 8, "tile": 32}
 TUNE = f"--mode {INT4} --op decode --head-size 96 --group 4 --workload b32-c8192"
-LOOKED_FOR = "head size 96, group 4, page 16, bf16, planar.1, causal"
+LOOKED_FOR = "head size 96, group 4, page 16, bf16, planar.2, causal"
 ESCAPE = "\x1b[2J"
 
 
@@ -42,7 +42,7 @@ def cuda():
 
 @pytest.fixture(scope="module")
 def hashes(cuda):
-    names = ("triton-int4-write@1", "triton-int4-decode@1", "triton-int4-prefill@1")
+    names = ("triton-int4-write@1", DECODE, "triton-int4-prefill@1")
     return {str(each.id): kernel_hash(each) for each in cuda.variants() if str(each.id) in names}
 
 
@@ -52,21 +52,21 @@ def tune(home, hashes):
 
     def write(device, *entries, name=None, environment=()):
         plain = {
-            "variant": "triton-int4-decode@1",
+            "variant": DECODE,
             "op": "decode",
             "mode": INT4,
             "head_size": 96,
             "group": 4,
             "page": 16,
             "dtype": "bf16",
-            "layout": "planar.1",
+            "layout": "planar.2",
             "features": ["causal"],
             "bucket": "b32-c8192",
             "config": {**CONFIG, "tile": 64},
             "latency_us": 80.0,
             "default_latency_us": 100.0,
             "improvement": 0.2,
-            "kernel_hash": hashes["triton-int4-decode@1"],
+            "kernel_hash": hashes[DECODE],
             "source": "measured",
             "date": "2026-11-30T10:00:00Z",
         }
@@ -99,7 +99,7 @@ def test_the_list_shows_times_and_whether_select_uses_an_entry(kvreg, tune):
 
     rows = kvreg("tuned", "list").out.splitlines()
 
-    assert rows[1].startswith("h200    triton-int4-decode@1  head 96 group 4 page 16 bf16  b32-c8192")
+    assert rows[1].startswith(f"h200    {DECODE}  head 96 group 4 page 16 bf16  b32-c8192")
     assert "80 (default 100)" in rows[1]
     assert [row.rpartition("  ")[2] for row in rows[1:3]] == ["measured, overlay, current", "measured, overlay, stale"]
 
@@ -152,7 +152,7 @@ def test_a_miss_says_what_was_looked_for_what_is_near_and_what_would_tune_it(kvr
     (decode,) = answer.document["ops"]
     assert (decode["config_source"], decode["serves"]) == ("default", None)
     assert decode["miss"] == {
-        "looked_for": f"triton-int4-decode@1 on h200: {LOOKED_FOR}, b32-c8192",
+        "looked_for": f"{DECODE} on h200: {LOOKED_FOR}, b32-c8192",
         "nearest": [
             {"file": str(path), "differing": [{"field": "head_size", "wanted": "96", "found": "128"}]},
             {
@@ -229,7 +229,7 @@ def test_diff_shows_what_changed_and_what_one_file_lacks(kvreg, tune):
     row = next(line for line in answer.out.splitlines() if "config, latency_us" in line)
     assert "tile=64" in row
     assert "tile=16" in row
-    assert f"only in {first}: triton-int4-decode@1, head size 96, group 4, page 16, bf16, b1-c256" in answer.out
+    assert f"only in {first}: {DECODE}, head size 96, group 4, page 16, bf16, b1-c256" in answer.out
     assert kvreg("tuned", "diff", str(first), str(first)).code == 0
 
 
@@ -373,7 +373,7 @@ def test_explain_says_what_no_entry_serves_and_what_differs_in_the_nearest(kvreg
     assert "bucket b16-c8192; head_size 128" in row
     notes = [note["text"] for note in document["results"][0]["notes"] if note["code"] == "tuned_miss"]
     assert len(notes) == 3
-    assert "no tuned entry for triton-int4-decode@1 on h200" in notes[1]
+    assert f"no tuned entry for {DECODE} on h200" in notes[1]
     assert f"`kvreg tune --device h200 {TUNE}` tunes it" in notes[1]
 
 
@@ -397,6 +397,7 @@ def test_an_entry_of_another_triton_is_compiled_on_demand_to_see_whether_it_fits
         "variant": str(variant.id),
         "op": "write",
         "mode": "none",
+        "layout": "planar.1",
         "bucket": "t32",
         "config": {"rows": 8, "num_warps": 2, "num_stages": 1},
         "kernel_hash": kernel_hash(variant),
