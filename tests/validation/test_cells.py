@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvreg.core.layouts import known
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.variants import Constraints
@@ -44,7 +45,7 @@ def test_the_device_form_covers_every_group_kind_and_layout_of_the_whole_modes_a
     assert {64, 80, 96, 112, 128, 160, 192, 256} <= set(WHOLE_HEADS) <= set(HEAD_SIZES)
     for mode in WHOLE_MODES:
         for head_size in WHOLE_HEADS:
-            for layout in ("planar.1", "inline.1"):
+            for layout in known(Mode(mode)):
                 assert (mode, head_size, 1, "write", layout) in seen
                 for group in GROUPS:
                     for kind in ("decode", "prefill", "mixed"):
@@ -59,7 +60,7 @@ def test_every_mode_and_head_size_has_every_kind_and_every_layout_somewhere() ->
             own = [c for c in cells if (c.mode, c.head_size) == (mode, head_size)]
             assert {c.kind for c in own} == {"write", "decode", "prefill", "mixed"}
             for op in Op:
-                assert {c.layout for c in own if c.op == op} == {"planar.1", "inline.1"}
+                assert {c.layout for c in own if c.op == op} == set(known(mode))
             assert {1, 4} <= {c.group for c in own if c.kind == "decode"}
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from kvreg.core import resolve
+from kvreg.core.layouts import known
 from kvreg.core.modes import Mode
 from kvreg.runtime.launchers import load
 from kvreg.testing.features import DRAWN
@@ -58,7 +59,7 @@ def test_drawn_cases_reach_everything_that_a_request_can_name():
     assert {case.mode for case in MANY} == set(Mode)
     assert set(words) == set(DRAWN)
     assert {case.kind for case in MANY} == {"decode", "prefill", "mixed"}
-    assert {case.layout for case in MANY} == {"planar.1", "inline.1"}
+    assert {(case.mode, case.layout) for case in MANY} == {(mode, layout) for mode in Mode for layout in known(mode)}
     assert any(case.head_size & -case.head_size == 8 for case in MANY)
     assert {1, 71} <= {case.group for case in MANY}
     assert any(0 in case.contexts for case in MANY)
