@@ -98,7 +98,7 @@ def attend(
         )  # fmt: skip
     else:
         split = ops.split_for(cache.kind, q, n_seqs, plan.split)
-        wanted = features.of(masked, window, softcap, sinks, alibi, prefix_ranges, seq_lens)
+        wanted = features.of(masked, window, softcap, sinks, alibi, prefix_ranges)
         call = AttendCall(q, cache.view, page_table, seq_lens, cu_q, out, lse, scale, split, wanted)
         ops.launch_attend(cache.geometry, call, plan.max_context, plan.batch_invariant)
     return (out, lse) if return_lse else out

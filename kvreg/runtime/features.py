@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -89,21 +90,25 @@ def of(
     sinks: torch.Tensor | None,
     alibi: torch.Tensor | None,
     prefix_ranges: torch.Tensor | None,
-    seq_lens: torch.Tensor,
 ) -> Features:
-    """Return checked arguments as kernels are handed them; no ranges at all are the same as None.
-
-    Ranges are cut off at `seq_lens`, (n_seqs,) int32: kernels count rows of no sequence on from the last one's end,
-    and a longer range would hold them.
-    """
-    if prefix_ranges is not None:
-        empty = prefix_ranges.numel() == 0
-        prefix_ranges = None if empty else torch.minimum(prefix_ranges, seq_lens[:, None, None])
+    """Return checked arguments; no ranges at all are the same as None."""
+    if prefix_ranges is not None and prefix_ranges.numel() == 0:
+        prefix_ranges = None
     if causal is True and window is None and softcap is None and sinks is None and alibi is None:
         return _PLAIN if prefix_ranges is None else Features(prefix_ranges=prefix_ranges)
     cap = None if softcap is None else float(softcap)
     window = None if window is None else min(window, _WIDEST_WINDOW)
     return Features(causal, window, cap, sinks, alibi, prefix_ranges)
+
+
+def within_sequences(features: Features, seq_lens: torch.Tensor) -> Features:
+    """Return features as kernels are handed them: ranges cut off at `seq_lens`, (n_seqs,) int32.
+
+    Kernels count rows of no sequence on from the last one's end, and a longer range would hold them.
+    """
+    if features.prefix_ranges is None:
+        return features
+    return replace(features, prefix_ranges=torch.minimum(features.prefix_ranges, seq_lens[:, None, None]))
 
 
 def _asked(causal: Any, window: Any, softcap: Any, sinks: Any, alibi: Any, prefix_ranges: Any) -> list[str]:

@@ -7,6 +7,8 @@ of its geometry, and its views are made anew over whatever memory the compiler h
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from kvreg.runtime import features, values
@@ -42,6 +44,8 @@ def launch_attend(geometry: Geometry, call: AttendCall, max_context: int, batch_
             sinks = call.features.sinks
             call.lse.copy_(sinks) if sinks is not None else call.lse.fill_(-torch.inf)
         return
+    if call.features.prefix_ranges is not None:
+        call = replace(call, features=features.within_sequences(call.features, call.seq_lens))
     step = kind.decode if _decodes(kind, tokens, n_seqs) else kind.prefill
     load(step.launcher)(call, config_of(step, batch_invariant))
 
@@ -98,7 +102,7 @@ def _attend(
     split = split_for(geometry.kind, q, seq_lens.shape[0], SplitPlan(splits, chunk, partial_out, partial_lse))
     view = geometry.view(buffer, tensor_scales)
     masked = causal if causal_each is None else causal_each
-    wanted = features.of(masked, window, softcap, sinks, alibi, prefix_ranges, seq_lens)
+    wanted = features.of(masked, window, softcap, sinks, alibi, prefix_ranges)
     call = AttendCall(q, view, page_table, seq_lens, cu_q, out, lse, scale, split, wanted)
     launch_attend(geometry, call, max_context, batch_invariant)
 

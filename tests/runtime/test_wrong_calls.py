@@ -59,7 +59,7 @@ def test_the_calls_that_the_table_varies_are_right_as_they_stand(call, calls):
     ("changed", "words"),
     [
         ({"mode": "none"}, "mode int4_per_token_head none"),
-        ({"layout": "inline.1"}, "layout planar.1 inline.1"),
+        ({"layout": "inline.1"}, "layout planar.2 inline.1"),
         ({"head_size": 48}, "head_size 40 48"),
         ({"q_heads": 4}, "q_heads 6 4"),
         ({"kv_heads": 3}, "kv_heads 2 3"),
