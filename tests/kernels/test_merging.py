@@ -49,6 +49,18 @@ def test_of_empty_splits_nothing_is_read_wherever_the_full_one_stands(seen):
     assert lse == pytest.approx((-3 + 1) * 0.6931471805599453)
 
 
+@pytest.mark.parametrize("highest", [0, 16, 36], ids="split {}".format)
+def test_maxima_are_compared_over_all_splits_before_any_weight_is_taken(highest):
+    """Against the largest of fewer splits a weight of 2 to the 200 would be infinite."""
+    tops, sums, rows = torch.zeros(37), torch.ones(37), torch.rand(37, WIDTH)
+    tops[highest] = 200.0
+
+    out, lse = merged(tops, sums, rows)
+
+    assert torch.equal(out, rows[highest])
+    assert lse == pytest.approx(200 * 0.6931471805599453)
+
+
 def test_a_row_that_no_split_has_seen_is_zeros():
     out, lse = merged(torch.full((20,), -INF), torch.zeros(20), torch.full((20, WIDTH), NAN))
 
