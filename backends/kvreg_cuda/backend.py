@@ -26,7 +26,7 @@ KNOBS = {
     "num_warps": (1, 2, 4, 8),  # one warp keeps row reductions in registers; it won for int4 decode on an H200
     # Attention loads a tile's pages a stage before its rows: 3, 5 and 7 keep one, two and three tiles in flight.
     "num_stages": (1, 2, 3, 5, 7),
-    "maxnreg": (64, 96, 128, 168, 255),  # registers a thread for 8 to 2 blocks of 128 threads an SM
+    "maxnreg": (168, 255),  # the bound of int4 decode at small heads, and none: no other variant takes it
 }
 """Options worth a search, for the variants whose launcher passes them on."""
 

@@ -34,10 +34,6 @@ FEATURES = (
 )
 
 
-OPTIONS = ("num_warps", "num_stages", "maxnreg", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
-"""Compiler options of some platform that attention feels; a platform knows which it has."""
-
-
 def _default_config(mode: Mode, op: Op, defaults: Defaults) -> Callable[[Device, Request], Mapping[str, int]]:
     def choose(device: Device, request: Request) -> Mapping[str, int]:
         return defaults.default(mode, op, device, request)
@@ -97,8 +93,9 @@ def shared(platform: str, defaults: Defaults | None = None) -> tuple[Variant, ..
             candidates=_candidates(mode, op, own),
             constraints=_constraints(mode, op),
             matrix_instruction=op is not Op.WRITE,
-            # A write has no loop that stages could pipeline, and no matrix product.
-            options=("num_warps",) if op is Op.WRITE else OPTIONS,
+            # What a search tries; launchers pass any other option on too, but a vendor's own would multiply each space
+            # by up to 24. A write has no loop that stages could pipeline.
+            options=("num_warps",) if op is Op.WRITE else ("num_warps", "num_stages"),
         )
         for mode, short in _SHORT.items()
         for op in Op

@@ -23,7 +23,8 @@ def test_the_int8_decode_is_tried_with_whole_matrix_instructions_only():
 def test_its_default_is_one_of_the_configs_that_are_tried():
     space = BACKEND.space(DECODE, H200, request())
     default = DECODE.default_config(H200, request())
-    assert {name: default[name] in values for name, values in space.items()} == dict.fromkeys(space, True)
+    tried = {"maxnreg": 255, **default}  # a default that names no bound has the hardware's
+    assert {name: tried[name] in values for name, values in space.items()} == dict.fromkeys(space, True)
     assert BACKEND.unfit(DECODE, H200, request(), default) is None
 
 
