@@ -84,5 +84,5 @@ class Variant:
     needs_card: bool = False
     """Whether it holds what no interpreter runs (inline PTX, libdevice, Gluon): only a card's numerics count then."""
     options: tuple[str, ...] = ()
-    """Compiler options that the launcher passes on and the kernel feels. A platform's other options have no effect on
-    this variant, so they are in no space of it."""
+    """Compiler options that the kernel feels and a search tries. A platform's other options are in no space of the
+    variant."""
