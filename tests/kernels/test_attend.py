@@ -112,7 +112,7 @@ def cuts():
                 yield scheduled_unless(whole or cut == (3, 0), mode, layout, *cut)
 
 
-@pytest.mark.parametrize(("mode", "layout", "splits", "chunk"), cuts())
+@pytest.mark.parametrize(("mode", "layout", "splits", "chunk"), [*cuts()])
 def test_every_cut_of_the_context_is_right(mode, splits, chunk, layout, attention, store):
     batch = batch_of(
         mode, "decode", head_size=96, contexts=(1, 17, 64, 300), inputs=("normal",), layout=LayoutId.parse(layout)
