@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from kvreg.core.devices import Device, Resolution
 from kvreg.core.evidence import Evidence
@@ -25,26 +26,34 @@ def selection_of(
     Each op has the first of its variants in `offered`; where `name` is the id of one, that one, and with `config` as
     its launch parameters. The others have their own.
     """
-    mode = request.mode
-    assert mode is not None
-    layout = request.layout or default(mode)
-    of_mode = [each for each in offered if each.mode is mode]
-    ordered = sorted(of_mode, key=lambda each: str(each.id) != name)
+    ordered = sorted((each for each in offered if each.mode is request.mode), key=lambda each: str(each.id) != name)
     first = {op: next(each for each in ordered if each.op is op) for op in Op}
-    chosen = {
-        op: _chosen(variant, device, request, config if str(variant.id) == name else None)
-        for op, variant in first.items()
-    }
+    own = {} if name is None or config is None else {name: config}
+    return select_from(first, request, Resolution(device, "key"), own)
+
+
+def select_from(
+    winners: Mapping[Op, Variant],
+    request: Request,
+    resolution: Resolution,
+    configs: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+) -> Selection:
+    """Return the selection in which `winners` won, its evidence blank; `request` is for one mode.
+
+    `configs`: launch parameters by variant id; the others have their own.
+    """
+    device, mode = resolution.device, winners[Op.WRITE].mode
+    layout = request.layout or default(mode)
     result = ModeResult(
         mode=mode,
         verdict="selected",
         layout=layout,
-        format=variant_format(first[Op.DECODE], device, request.head_size, layout, request.dtype),
+        format=variant_format(winners[Op.WRITE], device, request.head_size, layout, request.dtype),
         bytes_per_token_head=mode.bytes_per_token_head(request.head_size, request.dtype),
         compression=mode.compression(request.head_size, request.dtype),
-        ops=chosen,
+        ops={op: _chosen(each, device, request, configs.get(str(each.id))) for op, each in winners.items()},
     )
-    return Selection(Resolution(device, "key"), request, (result,))
+    return Selection(resolution, request, (result,))
 
 
 def _chosen(variant: Variant, device: Device, request: Request, config: Mapping[str, int] | None) -> Chosen:

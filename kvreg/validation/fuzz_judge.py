@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kvreg import oracle
+from kvreg.bench.selections import select_from
 from kvreg.core import layouts
 from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Mode
@@ -27,7 +28,7 @@ from kvreg.runtime.plan import plan
 from kvreg.testing import Batch, build
 from kvreg.testing.caches import TENSOR_SCALES, nan_byte
 from kvreg.validation.fuzz_cases import LIMITS, Case, Limits, draw
-from kvreg.validation.unproven import Place, fitting, place_of, select_from
+from kvreg.validation.unproven import Place, fitting, place_of
 
 
 def limits_of(place: Place) -> Limits:

@@ -6,7 +6,6 @@ What no evidence supports yet is exactly what is to be tried, so trials choose v
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,11 +14,8 @@ from kvreg.core import layouts, registry, resolve
 from kvreg.core.constraints import failed
 from kvreg.core.devices import Resolution
 from kvreg.core.errors import DeviceUnavailable, Refused, wrong
-from kvreg.core.evidence import Evidence
-from kvreg.core.formats import variant_format
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
-from kvreg.core.selections import Chosen, ModeResult, Selection
 from kvreg.core.variants import Variant
 
 
@@ -94,42 +90,3 @@ def fitting(request: Request, place: Place) -> dict[Op, tuple[Variant, ...]]:
                 )
             )
     return {op: tuple(variants) for op, variants in found.items()}
-
-
-def select_from(winners: Mapping[Op, Variant], request: Request, resolution: Resolution) -> Selection:
-    """Return the selection in which `winners` won; `request` is for one mode."""
-    device, mode = resolution.device, winners[Op.WRITE].mode
-    layout = request.layout or layouts.default(mode)
-    result = ModeResult(
-        mode=mode,
-        verdict="selected",
-        layout=layout,
-        format=variant_format(winners[Op.WRITE], device, request.head_size, layout, request.dtype),
-        bytes_per_token_head=mode.bytes_per_token_head(request.head_size, request.dtype),
-        compression=mode.compression(request.head_size, request.dtype),
-        ops={op: _chosen(variant, request, resolution) for op, variant in winners.items()},
-    )
-    return Selection(resolution, request, (result,))
-
-
-def _chosen(variant: Variant, request: Request, resolution: Resolution) -> Chosen:
-    evidence = Evidence(
-        trace="none",
-        variant=str(variant.id),
-        op=variant.op,
-        mode=variant.mode,
-        head_size=request.head_size,
-        device=request.device,
-        arch=resolution.device.arch,
-        kernel_hash="",
-        numerics="none",
-        build="none",
-        speed="none",
-        accuracy=variant.accuracy,
-        max_rel_error=None,
-        cosine=None,
-        seeds=0,
-        layouts=(),
-    )
-    config = dict(variant.default_config(resolution.device, request))
-    return Chosen(str(variant.id), variant.launcher, variant.accuracy, config, "default", evidence)

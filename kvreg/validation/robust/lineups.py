@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kvreg.bench.selections import select_from
 from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
@@ -20,7 +21,7 @@ from kvreg.runtime.cache import KVCache
 from kvreg.runtime.plan import Plan, plan
 from kvreg.testing import MARK_BYTE, Batch, Kind, build
 from kvreg.testing.caches import TENSOR_SCALES
-from kvreg.validation.unproven import Place, fitting, offered, place_of, select_from
+from kvreg.validation.unproven import Place, fitting, offered, place_of
 from kvreg.validation.work import use
 
 HEAD, GROUP, KV_HEADS, PAGE = 64, 4, 2, 16

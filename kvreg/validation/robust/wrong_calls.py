@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from kvreg.bench.selections import select_from
 from kvreg.core.errors import KvregError
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Request
@@ -18,7 +19,7 @@ from kvreg.runtime.plan import plan
 from kvreg.validation.robust.findings import judged
 from kvreg.validation.robust.lineups import wait
 from kvreg.validation.robust.wrong_call_table import HEAD, KV, PAGE, PAGES, WRONG, WRONG_VALUES, Q, Row, ints, rows
-from kvreg.validation.unproven import Place, fitting, offered, place_of, select_from
+from kvreg.validation.unproven import Place, fitting, offered, place_of
 from kvreg.validation.work import use
 
 EVERY = (
