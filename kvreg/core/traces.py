@@ -5,7 +5,7 @@
 
 `digest` covers everything in the file but itself and the id that is made from it; `log.sha256` covers the raw log's
 bytes. A trace for which either is wrong is no evidence. pydantic and YAML are imported here: readers that must start
-fast take the derived index instead.
+fast take the derived index instead. Longer than its neighbours: the schema, the seal and what checks it are one.
 """
 
 from __future__ import annotations
