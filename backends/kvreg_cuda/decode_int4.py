@@ -21,7 +21,7 @@ import triton.language as tl
 from kvreg_triton.attend_int4 import reduce, unrotated
 from kvreg_triton.launch import INTERPRETED, Decode
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
-from kvreg_triton.paging import block_sequence, in_aligned_sixteen, slots_of, split_bounds, value_rows
+from kvreg_triton.paging import aligned, block_sequence, in_aligned_sixteen, slots_of, split_bounds, value_rows
 from kvreg_triton.rotation import hadamard, signs
 
 PACKED = tl.constexpr(not INTERPRETED)
@@ -265,13 +265,13 @@ def attend(
     zeros = tl.zeros([ROWS], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     top = tl.full([ROWS], -float("inf"), tl.float32)
-    k_page = tl.multiple_of(k_page, ALIGN)
-    k_slot = tl.multiple_of(k_slot, ALIGN)
-    v_page = tl.multiple_of(v_page, ALIGN)
+    k_page = aligned(k_page, ALIGN)
+    k_slot = aligned(k_slot, ALIGN)
+    v_page = aligned(v_page, ALIGN)
     if V_BYTE == 1:
-        v_slot = tl.multiple_of(v_slot, ALIGN)
-    k += kv_head * tl.multiple_of(k_head, ALIGN)
-    v += kv_head * tl.multiple_of(v_head, ALIGN)
+        v_slot = aligned(v_slot, ALIGN)
+    k += kv_head * aligned(k_head, ALIGN)
+    v += kv_head * aligned(v_head, ALIGN)
     k_scale += kv_head * ks_head
     v_scale += kv_head * vs_head
     page_row = page_table + seq.to(tl.int64) * table_row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from kvreg.core.devices import Device
 from kvreg.core.formats import default_format
@@ -15,6 +15,10 @@ from kvreg_triton.variants import FEATURES
 
 ROWS = 8
 """Query rows of a program, which half of a matrix instruction holds; kvreg_cuda.decode_int4.LANES."""
+PAIRED_ROWS = 16
+"""Query rows of a matrix instruction; wider groups would need accumulators that spill, and take the portable kernel."""
+
+_EIGHT_BIT = {Mode.FP8_PER_TENSOR: "fp8t", Mode.INT8_PER_TOKEN_HEAD: "int8", Mode.FP8_PER_TOKEN_HEAD: "fp8h"}
 
 
 def _config(device: Device, request: Request) -> Mapping[str, int]:
@@ -31,37 +35,86 @@ def _config(device: Device, request: Request) -> Mapping[str, int]:
     return config | {"tile": 64 if width <= 256 else 32, "num_warps": 2, "programs_per_unit": 4}
 
 
-def _stored(device: Device, head_size: int) -> Format:
-    return default_format(Mode.INT4_PER_TOKEN_HEAD, device, head_size, default(Mode.INT4_PER_TOKEN_HEAD), "bf16")
+def _paired_config(device: Device, request: Request) -> Mapping[str, int]:
+    """The best of a grid on an H200 (docs/performance.md): two tiles of 32 KB in flight in each of two programs.
+
+    Narrow heads are fastest with one warp, wide ones with as many as keep the accumulators in registers.
+    """
+    width = padded(request.head_size)
+    config = {"rows": PAIRED_ROWS, "num_stages": 5, "chunk": 512}
+    if width <= 64:
+        return config | {"tile": 64, "num_warps": 1, "programs_per_unit": 8}
+    if width <= 128:
+        return config | {"tile": 128, "num_warps": 4, "programs_per_unit": 2}
+    if width <= 256:
+        return config | {"tile": 32, "num_warps": 2, "programs_per_unit": 4}
+    return config | {"tile": 32, "num_warps": 4, "programs_per_unit": 1}
+
+
+def _stored(mode: Mode) -> Callable[[Device, int], Format]:
+    def describe(device: Device, head_size: int) -> Format:
+        return default_format(mode, device, head_size, default(mode), "bf16")
+
+    return describe
 
 
 def own() -> tuple[Variant, ...]:
-    """Return the variants of this package.
+    """Return the variants of this package; on a card their kernels hold inline PTX."""
+    return (_int4_decode(), *(_paired_decode(mode, short) for mode, short in _EIGHT_BIT.items()))
 
-    They do not split several query tokens over rows (multi_query_split): 8 rows hold few, and the cache would be read
-    again for each. Matrix instructions of int8 with 16 rows came with sm_80. On a card inline PTX masks the nibbles.
+
+def _int4_decode() -> Variant:
+    """Return decode on integer matrix units, which came with sm_80.
+
+    It does not split several query tokens over rows (multi_query_split): 8 rows hold few, and the cache would be read
+    again for each.
     """
-    return (
-        Variant(
-            id=VariantId("cuda-int4-decode", 1),
-            op=Op.DECODE,
-            mode=Mode.INT4_PER_TOKEN_HEAD,
-            family="triton",
-            accuracy="exact",
-            launcher="kvreg_cuda.decode_int4:DECODE",
-            kernels=(
-                "kvreg_cuda.decode_int4:attend",
-                "kvreg_cuda.decode_int4:reduce",
-                "kvreg_triton.launch:Decode",
-            ),
-            format=_stored,
-            default_config=_config,
-            constraints=Constraints(
-                features=tuple(word for word in FEATURES if word != "multi_query_split"),
-                group_max=ROWS,
-                min_capability=(8, 0),
-            ),
-            needs_card=True,
-            options=("num_warps", "num_stages", "maxnreg"),
+    return Variant(
+        id=VariantId("cuda-int4-decode", 1),
+        op=Op.DECODE,
+        mode=Mode.INT4_PER_TOKEN_HEAD,
+        family="triton",
+        accuracy="exact",
+        launcher="kvreg_cuda.decode_int4:DECODE",
+        kernels=(
+            "kvreg_cuda.decode_int4:attend",
+            "kvreg_cuda.decode_int4:reduce",
+            "kvreg_triton.launch:Decode",
         ),
+        format=_stored(Mode.INT4_PER_TOKEN_HEAD),
+        default_config=_config,
+        constraints=Constraints(
+            features=tuple(word for word in FEATURES if word != "multi_query_split"),
+            group_max=ROWS,
+            min_capability=(8, 0),
+        ),
+        needs_card=True,
+        options=("num_warps", "num_stages", "maxnreg"),
+    )
+
+
+def _paired_decode(mode: Mode, short: str) -> Variant:
+    """Return decode over pairs of 8-bit codes; fp8 takes the conversion to fp16 of sm_89."""
+    return Variant(
+        id=VariantId(f"cuda-{short}-decode", 1),
+        op=Op.DECODE,
+        mode=mode,
+        family="triton",
+        accuracy="exact",
+        launcher="kvreg_cuda.decode_8bit:DECODE",
+        kernels=(
+            "kvreg_cuda.decode_8bit:attend",
+            "kvreg_cuda.decode_8bit:reduce",
+            "kvreg_triton.launch:Decode",
+        ),
+        format=_stored(mode),
+        default_config=_paired_config,
+        constraints=Constraints(
+            features=FEATURES,
+            group_max=PAIRED_ROWS,
+            needs_fp8="e4m3" if mode.is_fp8 else None,
+            min_capability=(8, 9) if mode.is_fp8 else (8, 0),
+        ),
+        needs_card=True,
+        options=("num_warps", "num_stages", "maxnreg"),
     )

@@ -1,16 +1,15 @@
 """Attention over an int4 cache whose rows are rotated: decode with split KV, prefill, verification, mixed batches.
 
 A row is d / 2 bytes, byte j = channel 2j (low nibble) and 2j + 1 (high), adjacent or, of V, V_BYTE apart with a page's
-tokens adjacent. Beside it lies one float32 whose four lowest
-mantissa bits are the zero point z and whose rest is the scale s: y[c] = (code[c] - z) * s. Both halves of the
-attention run on the codes themselves, shifted to -8 .. 7, which every 16-bit float holds exactly (n = code - 8,
-z likewise less 8):
+tokens adjacent. Beside it lies one float32 whose four lowest mantissa bits are the zero point z and whose rest is the
+scale s: y[c] = (code[c] - z) * s. Both halves of the attention run on the codes themselves, shifted to -8 .. 7, which
+every 16-bit float holds exactly (n = code - 8, z likewise less 8):
 
     score[t] = (q . n[t] - z_k[t] * sum(q)) * s_k[t]                q rotated, divided by its row's largest magnitude
-    out      = sum_t w[t] * (n[t] - z_v[t]) / sum_t w[t] / s_v[t]   w = exp2(score + log2 s_v), at most 1 by its own
-                                                                    running maximum, so that fp16 holds it
+    out      = sum_t w[t] * m[t] * (n[t] - z_v[t]) / sum_t w[t] / 2**e[t]
+               s_v = m * 2**e, 1 <= m < 2; w = exp2(score + e), at most 1 by its own running maximum
 
-q and w pass through fp16, not bf16: a rotated q in bf16 gives 6e-3 on N(0,1) rows, above the class `exact`. The
+q and w m pass through fp16, not bf16: a rotated q in bf16 gives 6e-3 on N(0,1) rows, above the class `exact`. The
 shift matters: matrix units truncate when they accumulate, and sums of codes 0 .. 15 that must cancel against the
 zero points lost 4e-3 over 8192 tokens on an H200.
 A (K, V) pair of one token is d + 8 bytes; at d = 128 an H200 (4.386 TB/s read) could stream 32 tokens in a nanosecond.
@@ -22,8 +21,9 @@ import triton.language as tl
 from kvreg_triton.launch import Decode, Prefill
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
 from kvreg_triton.merging import AT_ONCE, highest, split_weights
-from kvreg_triton.paging import block_sequence, in_aligned_sixteen, slots_of, split_bounds, value_rows
+from kvreg_triton.paging import aligned, block_sequence, in_aligned_sixteen, slots_of, split_bounds, value_rows
 from kvreg_triton.rotation import hadamard, signs
+from kvreg_triton.scales import exponents
 
 ZERO_POINT_BITS = tl.constexpr(15)
 MIDDLE = tl.constexpr(8.0)
@@ -102,7 +102,8 @@ def attend_tile(
     )  # fmt: skip
 
     s_v, z_v = scales_and_zeros(v_scale + page * vs_page + slot * vs_slot, valid)
-    score += tl.log2(s_v)[None, :]
+    power, inverse = exponents(s_v)
+    score += power[None, :]
     if MASKED:
         # A scale that is not finite must not reach the rows that do not see its token: 0 * nan is nan.
         score = tl.where(seen, score, -float("inf"))
@@ -111,9 +112,11 @@ def attend_tile(
     base = tl.where(new_top == -float("inf"), 0.0, new_top)
     weight = tl.exp2(score - base[:, None])
     fade = tl.exp2(top - base)
-    mass = weight * (1.0 / s_v)[None, :]
+    mass = weight * inverse[None, :]
+    weight *= (s_v * inverse)[None, :]
     if MASKED:
         mass = tl.where(seen, mass, 0.0)
+        weight = tl.where(seen, weight, 0.0)
     total = total * fade + tl.sum(mass, 1)
     rounded = weight.to(COMPUTE)
     # The zero points must meet the same rounded weights as the codes, or the difference does not cancel.
@@ -199,13 +202,13 @@ def attend(
     zeros = tl.zeros([ROWS], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     top = tl.full([ROWS], -float("inf"), tl.float32)
-    k_page = tl.multiple_of(k_page, ALIGN)
-    k_slot = tl.multiple_of(k_slot, ALIGN)
-    v_page = tl.multiple_of(v_page, ALIGN)
+    k_page = aligned(k_page, ALIGN)
+    k_slot = aligned(k_slot, ALIGN)
+    v_page = aligned(v_page, ALIGN)
     if V_BYTE == 1:
-        v_slot = tl.multiple_of(v_slot, ALIGN)
-    k += kv_head * tl.multiple_of(k_head, ALIGN)
-    v += kv_head * tl.multiple_of(v_head, ALIGN)
+        v_slot = aligned(v_slot, ALIGN)
+    k += kv_head * aligned(k_head, ALIGN)
+    v += kv_head * aligned(v_head, ALIGN)
     k_scale += kv_head * ks_head
     v_scale += kv_head * vs_head
     page_row = page_table + seq.to(tl.int64) * table_row

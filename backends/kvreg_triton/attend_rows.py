@@ -4,11 +4,12 @@
 scale, `fp8_per_tensor` rows d codes under one scale for all of K and one for all of V:
 
     score[t] = (q . k[t]) * s_k[t]
-    out      = sum_t w[t] * v[t] / sum_t w[t] / s_v[t]       w = exp2(score + log2 s_v), at most 1 by its own running
-                                                             maximum; without row scales s_v is 1
+    out      = sum_t w[t] * m[t] * v[t] / sum_t w[t] / 2**e[t]
+               s_v = m * 2**e, 1 <= m < 2; w = exp2(score + e), at most 1 by its own running maximum; without row
+               scales s_v is 1
 
-q meets the codes in the model's type, which holds them exactly. Weights pass through fp16 before they meet codes
-(VALUES), through the model's type where V is of that type. A (K, V) pair of one token is 4 d bytes in bf16; at
+q meets the codes in the model's type, which holds them exactly. Weights w m pass through fp16 before they meet
+codes (VALUES), through the model's type where V is of that type. A (K, V) pair of one token is 4 d bytes in bf16; at
 d = 128 an H200 (4.386 TB/s read) could stream 8.6 tokens in a nanosecond, in 8 bits 16.6.
 """
 
@@ -18,7 +19,8 @@ import triton.language as tl
 from kvreg_triton.launch import Decode, Prefill
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
 from kvreg_triton.merging import AT_ONCE, highest, split_weights
-from kvreg_triton.paging import block_sequence, slots_of, split_bounds
+from kvreg_triton.paging import aligned, block_sequence, slots_of, split_bounds
+from kvreg_triton.scales import exponents
 
 
 @triton.jit
@@ -62,7 +64,8 @@ def attend_tile(
     )  # fmt: skip
     if SCALED:
         s_v = row_scales(v_scale + page * vs_page + slot * vs_slot, valid)
-        score += tl.log2(s_v)[None, :]
+        power, inverse = exponents(s_v)
+        score += power[None, :]
         if MASKED:
             # A scale that is not finite must not reach the rows that do not see its token: 0 * nan is nan.
             score = tl.where(seen, score, -float("inf"))
@@ -73,9 +76,11 @@ def attend_tile(
     fade = tl.exp2(top - base)
     mass = weight
     if SCALED:
-        mass = weight * (1.0 / s_v)[None, :]
+        mass = weight * inverse[None, :]
+        weight *= (s_v * inverse)[None, :]
         if MASKED:
             mass = tl.where(seen, mass, 0.0)
+            weight = tl.where(seen, weight, 0.0)
     total = total * fade + tl.sum(mass, 1)
     values = tl.load(v + (page * v_page + slot * v_slot)[:, None] + channel[None, :], mask=inside, other=0.0)
     values = values.to(VALUES)
@@ -152,12 +157,12 @@ def attend(
     acc = tl.zeros([ROWS, WIDTH], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     top = tl.full([ROWS], -float("inf"), tl.float32)
-    k_page = tl.multiple_of(k_page, ALIGN)
-    k_slot = tl.multiple_of(k_slot, ALIGN)
-    v_page = tl.multiple_of(v_page, ALIGN)
-    v_slot = tl.multiple_of(v_slot, ALIGN)
-    k += kv_head * tl.multiple_of(k_head, ALIGN)
-    v += kv_head * tl.multiple_of(v_head, ALIGN)
+    k_page = aligned(k_page, ALIGN)
+    k_slot = aligned(k_slot, ALIGN)
+    v_page = aligned(v_page, ALIGN)
+    v_slot = aligned(v_slot, ALIGN)
+    k += kv_head * aligned(k_head, ALIGN)
+    v += kv_head * aligned(v_head, ALIGN)
     k_scale += kv_head * ks_head
     v_scale += kv_head * vs_head
     page_row = page_table + seq.to(tl.int64) * table_row

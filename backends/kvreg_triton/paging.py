@@ -30,6 +30,15 @@ def block_sequence(cu_q, n_seqs, block, block_q, apart):
 
 
 @triton.jit
+def aligned(stride, ALIGN: tl.constexpr):
+    """Return `stride`, a multiple of ALIGN, as an expression that shows it: loads and stores then are that wide.
+
+    A hint (tl.multiple_of) on an argument of a kernel is dropped without a word, as there is no operation to bear it.
+    """
+    return stride // ALIGN * ALIGN
+
+
+@triton.jit
 def split_bounds(split, splits, chunk, begin, end, TILE: tl.constexpr):
     """Return split `split` of the keys [begin, end), tile-aligned from `begin`; it is empty where start >= end.
 

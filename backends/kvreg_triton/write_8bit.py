@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from kvreg_triton.launch import Write
+from kvreg_triton.paging import aligned
 from kvreg_triton.write_int4 import LEAST_SCALE, round_half_away
 
 
@@ -65,13 +66,13 @@ def write(
     slot = slot % PAGE
     if tl.program_id(2) == 0:
         source = k_in + row.to(tl.int64) * k_in_row + head * k_in_head
-        target = k + page * tl.multiple_of(k_page, ALIGN) + slot * tl.multiple_of(k_slot, ALIGN)
-        target += head * tl.multiple_of(k_head, ALIGN)
+        target = k + page * aligned(k_page, ALIGN) + slot * aligned(k_slot, ALIGN)
+        target += head * aligned(k_head, ALIGN)
         scale_target = k_scale + page * ks_page + slot * ks_slot + head * ks_head
     else:
         source = v_in + row.to(tl.int64) * v_in_row + head * v_in_head
-        target = v + page * tl.multiple_of(v_page, ALIGN) + slot * tl.multiple_of(v_slot, ALIGN)
-        target += head * tl.multiple_of(v_head, ALIGN)
+        target = v + page * aligned(v_page, ALIGN) + slot * aligned(v_slot, ALIGN)
+        target += head * aligned(v_head, ALIGN)
         scale_target = v_scale + page * vs_page + slot * vs_slot + head * vs_head
     channel = tl.arange(0, WIDTH)
     inside = keep[:, None] & (channel < HEAD)[None, :]

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from kvreg_triton.launch import Write
+from kvreg_triton.paging import aligned
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -21,12 +22,12 @@ def write(
     slot = slot % PAGE
     if tl.program_id(2) == 0:
         source = k_in + row.to(tl.int64) * k_in_row + head * k_in_head
-        target = k + page * tl.multiple_of(k_page, ALIGN) + slot * tl.multiple_of(k_slot, ALIGN)
-        target += head * tl.multiple_of(k_head, ALIGN)
+        target = k + page * aligned(k_page, ALIGN) + slot * aligned(k_slot, ALIGN)
+        target += head * aligned(k_head, ALIGN)
     else:
         source = v_in + row.to(tl.int64) * v_in_row + head * v_in_head
-        target = v + page * tl.multiple_of(v_page, ALIGN) + slot * tl.multiple_of(v_slot, ALIGN)
-        target += head * tl.multiple_of(v_head, ALIGN)
+        target = v + page * aligned(v_page, ALIGN) + slot * aligned(v_slot, ALIGN)
+        target += head * aligned(v_head, ALIGN)
     channel = tl.arange(0, WIDTH)
     inside = keep[:, None] & (channel < HEAD)[None, :]
     x = tl.load(source[:, None] + channel[None, :], mask=inside)
