@@ -8,6 +8,7 @@ from typing import Any
 
 from kvreg.core.backends import Detected, FolderBackend
 from kvreg.core.devices import Device
+from kvreg.core.modes import Mode
 from kvreg.core.options import Option, faults
 from kvreg.core.requests import Request
 from kvreg.core.variants import Variant
@@ -31,7 +32,7 @@ KNOBS = {
 """Options worth a search, for the variants whose launcher passes them on."""
 
 LEAST_TILE = 32
-"""Keys of an int8 matrix instruction, which the kernels of this package take whole."""
+"""Keys of an int8 matrix instruction, which int4 decode of this package takes whole."""
 
 
 class Cuda(FolderBackend):
@@ -63,7 +64,7 @@ class Cuda(FolderBackend):
         deep = (device.capability or (0, 0)) >= (8, 0)
         knobs = KNOBS if deep else {**KNOBS, "num_stages": (1, 2)}
         sizes = spaces.blocks(variant, request)
-        if variant.needs_card and "tile" in sizes:
+        if variant.needs_card and variant.mode is Mode.INT4_PER_TOKEN_HEAD:
             sizes["tile"] = tuple(tile for tile in sizes["tile"] if tile >= LEAST_TILE)
         return sizes | spaces.options_of(variant, knobs)
 

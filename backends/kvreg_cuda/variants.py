@@ -16,7 +16,7 @@ from kvreg_triton.variants import FEATURES
 ROWS = 8
 """Query rows of a program, which half of a matrix instruction holds; kvreg_cuda.decode_int4.LANES."""
 PAIRED_ROWS = 16
-"""Query rows of a matrix instruction; wider groups would need accumulators that spill, and take the portable kernel."""
+"""Query rows of a matrix instruction; wider groups would spill their accumulators and take the portable kernel."""
 
 _EIGHT_BIT = {Mode.FP8_PER_TENSOR: "fp8t", Mode.INT8_PER_TOKEN_HEAD: "int8", Mode.FP8_PER_TOKEN_HEAD: "fp8h"}
 
@@ -116,5 +116,5 @@ def _paired_decode(mode: Mode, short: str) -> Variant:
             min_capability=(8, 9) if mode.is_fp8 else (8, 0),
         ),
         needs_card=True,
-        options=("num_warps", "num_stages", "maxnreg"),
+        options=("num_warps", "num_stages"),
     )

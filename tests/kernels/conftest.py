@@ -19,15 +19,15 @@ from kvreg_triton.variants import shared
 VARIANTS: dict[tuple[Mode, Op], Variant] = {(v.mode, v.op): v for v in shared("cuda")}
 
 
-def launcher(mode: Mode, op: Op) -> Any:
-    module, _, attribute = VARIANTS[mode, op].launcher.partition(":")
+def launcher(variant: Variant) -> Any:
+    module, _, attribute = variant.launcher.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
-def config_of(mode: Mode, op: Op, batch: Batch) -> Mapping[str, int]:
+def config_of(variant: Variant, batch: Batch) -> Mapping[str, int]:
     q_heads = batch.q.shape[1]
-    request = Request("h200", mode, batch.head_size, q_heads, batch.kv_heads, batch.page)
-    return VARIANTS[mode, op].default_config(None, request)  # type: ignore[arg-type]
+    request = Request("h200", variant.mode, batch.head_size, q_heads, batch.kv_heads, batch.page)
+    return variant.default_config(None, request)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -35,17 +35,32 @@ def store() -> Callable[..., None]:
     """Return a function that writes a batch's rows into a cache."""
 
     def run(mode: Mode, cache: Any, batch: Batch, **config: int) -> None:
-        merged = {**config_of(mode, Op.WRITE, batch), **config}
-        launcher(mode, Op.WRITE)(CacheView(**cache.fields()), batch.k, batch.v, batch.slots, merged)
+        variant = VARIANTS[mode, Op.WRITE]
+        merged = {**config_of(variant, batch), **config}
+        launcher(variant)(CacheView(**cache.fields()), batch.k, batch.v, batch.slots, merged)
 
     return run
 
 
 @pytest.fixture
 def attention() -> Callable[..., Any]:
-    """Return a function that makes the call which the gate wants: one op over a cache, cut as told."""
+    """Return a function that makes the call which the gate wants: one op over a cache, cut as told.
 
-    def make(mode: Mode, op: Op, batch: Batch, cache: Any, *, splits: int = 1, chunk: int = 0, **config: int) -> Any:
+    Of a variant of one platform, that is named; else of the portable one.
+    """
+
+    def make(
+        mode: Mode,
+        op: Op,
+        batch: Batch,
+        cache: Any,
+        *,
+        splits: int = 1,
+        chunk: int = 0,
+        own: Variant | None = None,
+        **config: int,
+    ) -> Any:
+        variant = own or VARIANTS[mode, op]
         tokens, q_heads, width = batch.q.shape
         parts = (tokens, q_heads, splits)
         split = SplitPlan(
@@ -56,7 +71,7 @@ def attention() -> Callable[..., Any]:
         )
 
         def call(out: torch.Tensor, lse: torch.Tensor | None) -> None:
-            launcher(mode, op)(
+            launcher(variant)(
                 AttendCall(
                     q=batch.q,
                     cache=CacheView(**cache.fields()),
@@ -69,7 +84,7 @@ def attention() -> Callable[..., Any]:
                     split=split,
                     features=Features(**batch.features.fields()),
                 ),
-                {**config_of(mode, op, batch), **config},
+                {**config_of(variant, batch), **config},
             )
 
         return call

@@ -2,55 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
 
 from kvreg.core.layouts import INLINE, PLANAR, TOKEN_MINOR, default
 from kvreg.core.modes import Mode
-from kvreg.core.requests import Op, Request
+from kvreg.core.requests import Op
 from kvreg.gate import run_attention
-from kvreg.runtime.launchers import AttendCall, CacheView, Features, SplitPlan
-from kvreg.testing import INPUTS, Batch, build
-from kvreg_cuda.decode_int4 import DECODE
+from kvreg.testing import INPUTS, build
 from kvreg_cuda.variants import own
 from kvreg_triton.variants import FEATURES
 
 INT4 = Mode.INT4_PER_TOKEN_HEAD
-(VARIANT,) = own()
+(VARIANT,) = (each for each in own() if each.mode is INT4)
 # One part in 127 * 254 for each of q and the weights, over contexts of a few hundred; limits of the class are 5e-3.
 RESIDUE_ERROR = 5e-4
-
-
-def call_of(batch: Batch, cache: Any, *, splits: int = 1, chunk: int = 0, **config: int) -> Callable[..., None]:
-    tokens, q_heads, width = batch.q.shape
-    request = Request("h200", INT4, batch.head_size, q_heads, batch.kv_heads, batch.page)
-    merged = {**VARIANT.default_config(None, request), **config}  # type: ignore[arg-type]
-    parts = (tokens, q_heads, splits)
-    nan = float("nan")
-    split = SplitPlan(splits, chunk, torch.full((*parts, width), nan), torch.full((*parts, 2), nan))
-
-    def call(out: torch.Tensor, lse: torch.Tensor | None) -> None:
-        DECODE(
-            AttendCall(
-                q=batch.q,
-                cache=CacheView(**cache.fields()),
-                page_table=batch.page_table,
-                seq_lens=batch.seq_lens,
-                cu_q=batch.cu_q,
-                out=out,
-                lse=lse,
-                scale=batch.scale,
-                split=split,
-                features=Features(**batch.features.fields()),
-            ),
-            merged,
-        )
-
-    return call
 
 
 def batch_of(kind, **shape):
@@ -58,20 +27,29 @@ def batch_of(kind, **shape):
     return build(kind, **{"dtype": "fp32", "layout": default(INT4), **shape})
 
 
-def judged(batch, store, *, bound=RESIDUE_ERROR, **cut):
-    cache = batch.cache(INT4)
-    store(INT4, cache, batch)
+@pytest.fixture
+def call_of(attention):
+    return partial(attention, INT4, Op.DECODE, own=VARIANT)
 
-    report = run_attention(call_of(batch, cache, **cut), batch, cache)
 
-    assert report.ok, report.failures
-    assert max(row.max_rel_error for row in report.rows) < bound
+@pytest.fixture
+def judged(call_of, store):
+    def run(batch, *, bound=RESIDUE_ERROR, **cut):
+        cache = batch.cache(INT4)
+        store(INT4, cache, batch)
+
+        report = run_attention(call_of(batch, cache, **cut), batch, cache)
+
+        assert report.ok, report.failures
+        assert max(row.max_rel_error for row in report.rows) < bound
+
+    return run
 
 
 @pytest.mark.parametrize(("head_size", "group"), [(32, 8), (40, 3), (64, 7), (96, 1), (128, 4), (256, 8), (512, 2)])
-def test_every_width_and_group_up_to_eight_is_right_for_normal_and_hard_inputs(head_size, group, store):
+def test_every_width_and_group_up_to_eight_is_right_for_normal_and_hard_inputs(head_size, group, judged):
     contexts = (1, 17, 300) if head_size <= 128 else (1, 17)
-    judged(batch_of("decode", head_size=head_size, group=group, kv_heads=1, contexts=contexts), store)
+    judged(batch_of("decode", head_size=head_size, group=group, kv_heads=1, contexts=contexts))
 
 
 @pytest.mark.parametrize(
@@ -79,9 +57,9 @@ def test_every_width_and_group_up_to_eight_is_right_for_normal_and_hard_inputs(h
     [(1, 0, 32, INLINE), (3, 0, 64, PLANAR), (16, 0, 32, TOKEN_MINOR), (5, 64, 64, TOKEN_MINOR)],
     ids=str,
 )
-def test_every_cut_of_the_context_is_right(splits, chunk, tile, layout, store):
+def test_every_cut_of_the_context_is_right(splits, chunk, tile, layout, judged):
     batch = batch_of("decode", head_size=64, contexts=(1, 17, 300), inputs=("normal",), layout=layout)
-    judged(batch, store, splits=splits, chunk=chunk, tile=tile)
+    judged(batch, splits=splits, chunk=chunk, tile=tile)
 
 
 @pytest.mark.parametrize(
@@ -89,29 +67,29 @@ def test_every_cut_of_the_context_is_right(splits, chunk, tile, layout, store):
     [("non_causal", "window"), ("per_sequence_causal",), ("window", "prefix_ranges"), ("softcap", "sinks", "alibi")],
     ids="+".join,
 )
-def test_features_are_right(features, store):
+def test_features_are_right(features, judged):
     batch = batch_of("mixed", head_size=64, kv_heads=1, contexts=(17, 200), inputs=("normal",), features=features)
-    judged(batch, store, splits=2)
+    judged(batch, splits=2)
 
 
-def test_weights_below_half_a_step_of_their_tiles_largest_cost_what_the_step_says(store):
+def test_weights_below_half_a_step_of_their_tiles_largest_cost_what_the_step_says(judged):
     """One key takes nearly all of the softmax; the others of its tile are below the step, those of other tiles not."""
     batch = batch_of("decode", head_size=64, group=1, kv_heads=1, contexts=(200,), inputs=("one_sided",))
     aimed = batch.q[0, 0] / batch.q[0, 0].norm()
     batch.k.copy_(batch.k * 0.1)
     batch.k[3, 0] = aimed * 12.0 / batch.scale / batch.q[0, 0].norm()
     # At most half a step for each of the 63 others of a tile.
-    judged(batch, store, bound=1.5 * 63 / 2 / (127 * 254), tile=64)
+    judged(batch, bound=1.5 * 63 / 2 / (127 * 254), tile=64)
 
 
-def test_values_as_small_as_bf16_allows_keep_their_accuracy(store):
+def test_values_as_small_as_bf16_allows_keep_their_accuracy(judged):
     batch = batch_of("decode", head_size=64, group=4, kv_heads=1, contexts=(40,), inputs=("normal",))
     batch.v.mul_(1e-30)
-    judged(batch, store)
+    judged(batch)
 
 
 @pytest.mark.parametrize("plane", ["k_scale", "v_scale"])
-def test_a_scale_that_is_not_finite_spoils_the_rows_that_see_it_and_no_other(plane, store):
+def test_a_scale_that_is_not_finite_spoils_the_rows_that_see_it_and_no_other(plane, store, call_of):
     batch = batch_of("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 70), inputs=("normal",))
     cache = batch.cache(INT4)
     store(INT4, cache, batch)
@@ -126,7 +104,7 @@ def test_a_scale_that_is_not_finite_spoils_the_rows_that_see_it_and_no_other(pla
     assert torch.equal(spoiled[1], clean[1])
 
 
-def test_a_query_row_that_is_not_finite_stays_where_it_is(store):
+def test_a_query_row_that_is_not_finite_stays_where_it_is(store, call_of):
     batch = batch_of("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 70), inputs=("normal",))
     cache = batch.cache(INT4)
     store(INT4, cache, batch)
@@ -141,7 +119,7 @@ def test_a_query_row_that_is_not_finite_stays_where_it_is(store):
     assert torch.equal(spoiled[1], clean[1])
 
 
-def test_rows_behind_the_last_sequence_become_zeros_whatever_stands_before_them(store):
+def test_rows_behind_the_last_sequence_become_zeros_whatever_stands_before_them(store, call_of):
     batch = batch_of("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 300), inputs=("normal",))
     cache = batch.cache(INT4)
     store(INT4, cache, batch)

@@ -64,10 +64,15 @@ class Recording:
 def write(path: Path, device: str, versions: Mapping[str, str], spaces: Sequence[Space], journal: Journal) -> int:
     """Write what the journal knows of these spaces, atomically; returns the number of trials.
 
-    A config that was not tried in every bucket is not in the recording's space, so that no replay asks for it.
+    A config that was not tried in every bucket is not in the recording's space, so that no replay asks for it. Of a
+    trial that several processes ran at once the first counts.
     """
     place = {space.subject: number for number, space in enumerate(spaces)}
-    rows = [(known.subject, known.trial) for known in journal.trials() if _belongs(known, place, spaces, versions)]
+    first: dict[tuple[Subject, str, str], Trial] = {}
+    for known in journal.trials():
+        if _belongs(known, place, spaces, versions):
+            first.setdefault((known.subject, known.trial.bucket, text_of(known.trial.config)), known.trial)
+    rows = [(subject, trial) for (subject, *_), trial in first.items()]
     counts = Counter((subject, text_of(trial.config)) for subject, trial in rows)
     head = {
         "schema": SCHEMA,

@@ -1,15 +1,18 @@
 """The stages `tune` and `space` of `ci/gpu`: what the tuner shows on a card, for int4 decode at head 128, group 4.
 
 `tune`: a normal run over three buckets, its finalists raced ten times. `space`: every config of the same space,
-recorded for replays. Both go on from the journal in the work folder, which the archive carries.
+recorded for replays, shared among all cards alike. Both go on from the journal in the work folder, which the archive
+carries.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,10 @@ from kvreg.validation.gpu.session import CUT_OFF, FAILED, OK
 from kvreg.validation.machine import Machine
 from kvreg_tuning import planning, recording, search
 from kvreg_tuning.campaign import Campaign
-from kvreg_tuning.effort import EFFORTS, Effort, Strategy
+from kvreg_tuning.effort import EFFORTS, LEAST_ROUNDS, Effort, Strategy
 from kvreg_tuning.journal import Journal
 from kvreg_tuning.outcomes import MEANING, Trial
+from kvreg_tuning.recording import Recording
 from kvreg_tuning.runner import WorkerRunner
 from kvreg_tuning.session import Verdict
 from kvreg_tuning.spaces import Space
@@ -51,6 +55,8 @@ class Asked:
     left_s: float
     smoke: bool
     note: Callable[[str], None]
+    cards: tuple[Mapping[str, str], ...]
+    """What shows a process one card, for each card alike."""
 
 
 def tune(rig: Rig) -> tuple[str, str]:
@@ -64,9 +70,12 @@ def space(rig: Rig) -> tuple[str, str]:
 
 
 def _stage(rig: Rig, name: str, part: Callable[[Asked], tuple[list[dict[str, Any]], bool]]) -> tuple[str, str]:
-    asked = Asked(rig.machine, rig.run.versions, rig.session.work, rig.left_s(), rig.options.smoke, rig.session.note)
+    session = rig.session
+    asked = Asked(
+        rig.machine, rig.run.versions, session.work, rig.left_s(), rig.options.smoke, session.note, rig.run.cards
+    )
     found, cut_off = part(asked)
-    rig.session.results[name] = found
+    session.results[name] = found
     wrong_ones = [each for each in found if each["best_us"] is None]
     gains = ", ".join(f"{each['variant']} {each['bucket']} {each['gain']:+.1%}" for each in found)
     return (FAILED if wrong_ones else CUT_OFF if cut_off else OK), gains
@@ -76,41 +85,77 @@ def _search_and_race(asked: Asked) -> tuple[list[dict[str, Any]], bool]:
     """Run the search and the races; returns a result for each bucket, and whether the time ended it."""
     effort = EFFORTS["quick" if asked.smoke else "normal"]
     strategy: Strategy = effort.strategy if search.installed(effort.strategy) else "random"
-    campaign = _run(asked, effort, strategy, 2 if asked.smoke else RACES)
-    return _results(campaign), any(each.cut_off for each in campaign.verdicts)
+    target = asked.work / "tuned" / f"{folder_name(asked.machine.device.key)}.yaml"
+    campaign = _run(asked, _spaces(asked), effort, strategy, repeats=2 if asked.smoke else RACES, target=target)
+    return [_result(campaign, verdict) for verdict in campaign.verdicts], _cut_off([campaign])
 
 
 def _record_all(asked: Asked) -> tuple[list[dict[str, Any]], bool]:
-    """Try every config and write the recording; returns as `_search_and_race` does."""
-    campaign = _run(asked, EFFORTS["quick" if asked.smoke else "full"], "exhaustive", 1)
-    with Journal(_journal(asked)) as journal:
-        path = asked.work / "tune" / f"{folder_name(campaign.device.key)}-int4.jsonl.gz"
-        count = recording.write(path, campaign.device.key, campaign.versions, campaign.spaces, journal)
-    asked.note(f"{count} trials recorded in {path.name}")
-    return _results(campaign), any(each.cut_off for each in campaign.verdicts)
+    """Try every config, each card a share of them, and write the recording; returns as `_search_and_race` does.
 
-
-def _run(asked: Asked, effort: Effort, strategy: Strategy, races: int) -> Campaign:
-    device = asked.machine.device
+    Nothing is raced: a replay races what it finds.
+    """
     spaces = _spaces(asked)
-    target = asked.work / "tuned" / f"{folder_name(device.key)}.yaml"
+    effort = replace(EFFORTS["full"], finalists=0, rounds=LEAST_ROUNDS)
+    with ThreadPoolExecutor(len(asked.cards)) as pool:
+        campaigns = list(pool.map(lambda number: _run_share(asked, spaces, effort, number), range(len(asked.cards))))
+    with Journal(_journal(asked)) as journal:
+        path = asked.work / "tune" / f"{folder_name(asked.machine.device.key)}-int4.jsonl.gz"
+        count = recording.write(path, asked.machine.device.key, campaigns[0].versions, spaces, journal)
+    asked.note(f"{count} trials recorded in {path.name}")
+    recorded = recording.read(path)
+    return [_recorded(recorded, space, bucket) for space in spaces for bucket in space.buckets], _cut_off(campaigns)
+
+
+def _run_share(asked: Asked, spaces: Sequence[Space], effort: Effort, number: int) -> Campaign:
+    """Run every n-th config of each space on one of n cards."""
+    of = len(asked.cards)
+    return _run(
+        asked, [_share(space, number, of) for space in spaces], effort, "exhaustive", card=asked.cards[number], of=of
+    )
+
+
+def _share(space: Space, number: int, of: int) -> Space:
+    default, *others = space.candidates.configs
+    pruned = space.candidates.pruned if number == 0 else ()
+    candidates = replace(space.candidates, configs=(default, *others[number::of]), pruned=pruned)
+    return replace(space, candidates=candidates)
+
+
+def _cut_off(campaigns: Sequence[Campaign]) -> bool:
+    return any(each.cut_off for campaign in campaigns for each in campaign.verdicts)
+
+
+def _run(
+    asked: Asked,
+    spaces: Sequence[Space],
+    effort: Effort,
+    strategy: Strategy,
+    *,
+    repeats: int = 1,
+    target: Path | None = None,
+    card: Mapping[str, str] | None = None,
+    of: int = 1,
+) -> Campaign:
+    """Run a campaign on one card, the first where none is named, with its share of the cores."""
     versions = {
         name: str(asked.versions[name]) for name in ("triton", "torch", "driver", "card") if asked.versions.get(name)
     }
-    runner = WorkerRunner(asked.machine.place, environment=asked.machine.environment, jobs=os.cpu_count() or 1)
+    environment = {**asked.machine.environment, **(card or {})}
+    runner = WorkerRunner(asked.machine.place, environment=environment, jobs=max(1, (os.cpu_count() or 1) // of))
     with Journal(_journal(asked)) as journal, runner:
         campaign = Campaign(
-            device,
+            asked.machine.device,
             spaces,
             runner,
             journal,
             versions,
-            lambda space: target,
+            None if target is None else lambda space: target,
             effort,
             strategy,
             Noted(asked.note),
             budget_s=None if asked.left_s == float("inf") else max(1.0, asked.left_s - SAVE_S),
-            repeats=races,
+            repeats=repeats,
         )
         campaign.run()
     return campaign
@@ -125,10 +170,6 @@ def _spaces(asked: Asked) -> tuple[Space, ...]:
 
 def _journal(asked: Asked) -> Path:
     return asked.work / "tune" / "journal.sqlite"
-
-
-def _results(campaign: Campaign) -> list[dict[str, Any]]:
-    return [_result(campaign, verdict) for verdict in campaign.verdicts]
 
 
 def _result(campaign: Campaign, verdict: Verdict) -> dict[str, Any]:
@@ -149,6 +190,30 @@ def _result(campaign: Campaign, verdict: Verdict) -> dict[str, Any]:
         "same_winner": 1 + len(same),
         "trials": dict(verdict.counts),
         "cut_off": verdict.cut_off,
+    }
+
+
+def _recorded(recorded: Recording, space: Space, bucket: Bucket) -> dict[str, Any]:
+    """Return what a recording says of a bucket: how much of the space it holds, and the fastest config."""
+    of = space.subject
+    counts = Counter(
+        str(trial.result)
+        for (subject, where, _), trial in recorded.trials.items()
+        if (subject, where) == (of, str(bucket))
+    )
+    best = recorded.best(of, bucket)
+    default = recorded.trials.get((of, str(bucket), text_of(space.candidates.configs[0])))
+    best_us = None if best is None else best.us
+    default_us = None if default is None else default.us
+    return {
+        "variant": of.variant,
+        "bucket": str(bucket),
+        "configs": len(space.candidates.configs),
+        "trials": dict(counts),
+        "default_us": default_us,
+        "best_us": best_us,
+        "config": None if best is None else text_of(best.config),
+        "gain": 1.0 - best_us / default_us if best_us and default_us else 0.0,
     }
 
 
@@ -180,4 +245,5 @@ class Noted:
 
     def race(self, bucket: Bucket, contestants: int) -> None:
         """Note a race."""
-        self.note(f"tune: {bucket}: {contestants - 1} finalists against the default")
+        if contestants > 1:
+            self.note(f"tune: {bucket}: {contestants - 1} finalists against the default")
