@@ -1,4 +1,4 @@
-"""Decode over pairs of 8-bit codes under the gate: widths, groups, cuts, layouts, features, scales that are not finite."""
+"""Decode over pairs of 8-bit codes under the gate: widths, groups, cuts, layouts, features, scales not finite."""
 
 from __future__ import annotations
 
