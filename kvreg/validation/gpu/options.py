@@ -26,6 +26,8 @@ class Options:
     smoke: bool = False
     stages: tuple[str, ...] = USUAL
     head_sizes: tuple[int, ...] = ()
+    tuned: tuple[str, ...] = ()
+    """Variants that the stages tune and space take, none for all that decode int4."""
     limit_s: float | None = None
     peer: Path | None = None
     processes: int | None = None
@@ -44,6 +46,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path, Path | None]:
         "--stages", default=",".join(USUAL), help=f"comma-separated (default: all but {', '.join(EXTRA)})"
     )
     parser.add_argument("--head-size", type=int, action="append", default=[], help="only this one; may be repeated")
+    parser.add_argument("--variant", action="append", default=[], help="tune, space: only this one; may be repeated")
     parser.add_argument("--limit-s", type=float, help="stop cleanly before so many seconds have passed")
     parser.add_argument("--resume", type=Path, help="archive or folder of an earlier call to go on from")
     parser.add_argument("--peer", type=Path, help="folder of vLLM's five kernel files, for the interchange")
@@ -58,6 +61,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path, Path | None]:
         smoke=asked.smoke,
         stages=_stages(asked.stages),
         head_sizes=tuple(asked.head_size),
+        tuned=tuple(asked.variant),
         limit_s=asked.limit_s,
         peer=asked.peer,
         processes=asked.processes,

@@ -57,6 +57,7 @@ class Asked:
     note: Callable[[str], None]
     cards: tuple[Mapping[str, str], ...]
     """What shows a process one card, for each card alike."""
+    variants: tuple[str, ...]
 
 
 def tune(rig: Rig) -> tuple[str, str]:
@@ -72,7 +73,14 @@ def space(rig: Rig) -> tuple[str, str]:
 def _stage(rig: Rig, name: str, part: Callable[[Asked], tuple[list[dict[str, Any]], bool]]) -> tuple[str, str]:
     session = rig.session
     asked = Asked(
-        rig.machine, rig.run.versions, session.work, rig.left_s(), rig.options.smoke, session.note, rig.run.cards
+        rig.machine,
+        rig.run.versions,
+        session.work,
+        rig.left_s(),
+        rig.options.smoke,
+        session.note,
+        rig.run.cards,
+        rig.options.tuned,
     )
     found, cut_off = part(asked)
     session.results[name] = found
@@ -165,7 +173,9 @@ def _spaces(asked: Asked) -> tuple[Space, ...]:
     op = Op.WRITE if asked.smoke else Op.DECODE
     workload = SMOKE if asked.smoke else find("chat")
     shapes = tuple(planning.plain_shapes((HEAD_SIZE,), GROUP, KV_HEADS, "bf16", ("causal",), workload))
-    return planning.spaces_of(asked.machine.device, shapes, modes=[Mode.INT4_PER_TOKEN_HEAD], ops=[op])
+    return planning.spaces_of(
+        asked.machine.device, shapes, modes=[Mode.INT4_PER_TOKEN_HEAD], ops=[op], names=asked.variants
+    )
 
 
 def _journal(asked: Asked) -> Path:
