@@ -32,7 +32,13 @@ def prepare(subject: Subject, material: Material, device: Device, rotations: int
         return Contender([partial(write, cache, material.k, material.v, mine) for mine in slots], no_error)
     if len(material.k):
         _fill(cache, material, rotations)
-    made = plan(cache, material.cu_q, material.seq_lens, max_context=material.longest)
+    made = plan(
+        cache,
+        material.cu_q,
+        material.seq_lens,
+        max_context=material.longest,
+        total_context=sum(material.shape.contexts),
+    )
     out = torch.empty_like(material.q)
     calls = [
         partial(attend, material.q, cache, table, material.seq_lens, material.cu_q, made, out=out)

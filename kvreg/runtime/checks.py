@@ -160,24 +160,39 @@ def batch(cu_q: Any, seq_lens: Any, device: Any) -> int:
     return int(seq_lens.shape[0])
 
 
-def plan_call(cache: Any, cu_q: Any, seq_lens: Any, max_context: Any) -> int:
+def plan_call(cache: Any, cu_q: Any, seq_lens: Any, max_context: Any, total_context: Any = None) -> int:
     """Return the number of sequences; raise unless a plan can be made."""
     is_cache(cache)
     n_seqs = batch(cu_q, seq_lens, cache.device)
-    if not isinstance(max_context, int) or isinstance(max_context, bool):
-        raise CallError(
-            wrong(
-                "max_context",
-                required="an int on the host",
-                found=type(max_context).__name__,
-                remedy="pass the most tokens that a sequence may have; a tensor would make the host wait",
-            )
-        )
+    _host_count("max_context", max_context, "the most tokens that a sequence may have")
+    if total_context is not None:
+        _host_count("total_context", total_context, "the tokens of all sequences together, or None")
     if max_context < 1:
         raise WrongShape(
             wrong("max_context", required="at least 1 token", found=max_context, remedy="pass the longest context")
         )
+    if total_context is not None and not 0 <= total_context <= n_seqs * max_context:
+        raise WrongShape(
+            wrong(
+                "total_context",
+                required=f"0 to {n_seqs * max_context} tokens: {n_seqs} sequences of at most {max_context}",
+                found=total_context,
+                remedy="pass the sum of seq_lens, or leave it out",
+            )
+        )
     return n_seqs
+
+
+def _host_count(name: str, value: Any, what: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise CallError(
+            wrong(
+                name,
+                required="an int on the host",
+                found=type(value).__name__,
+                remedy=f"pass {what}; a tensor would make the host wait",
+            )
+        )
 
 
 def attend_call(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,6 +12,18 @@ from kvreg.runtime import checks
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.geometry import Kind, Step
 from kvreg.runtime.launchers import SplitPlan, load
+
+ANY_CONTEXT = 1 << 30
+"""A context that no split is too short for: a launcher then says how many programs fill the card."""
+
+ALIKE = 0.8
+"""From this share of n_seqs * max_context on lengths count as alike: even splits then lose a fifth at most."""
+
+STARTED_TOKENS = 165
+GONE_TOKENS = 40
+"""What a program costs before its first tile, and one without keys in all, in tokens that another takes in that time.
+Estimates from sm_90 code: cuda-int4-decode takes 2837 instructions before its first tile, some 300 where there is none
+and 17 a token; portable decodes take about 1000 in both cases and 30 to 60 a token."""
 
 UNSPLIT = SplitPlan(splits=1, chunk=0, partial_out=None, partial_lse=None)
 """What prefill runs with: its query blocks fill the card without cutting contexts."""
@@ -36,6 +49,7 @@ def plan(
     seq_lens: torch.Tensor,
     *,
     max_context: int,
+    total_context: int | None = None,
     batch_invariant: bool = False,
 ) -> Plan:
     """Return how batches shaped like this one are cut, with the workspace that attend needs.
@@ -45,6 +59,10 @@ def plan(
     `n_seqs` and stays within `max_context` tokens a sequence. Layers whose caches are of one kind (mode, layout, head
     counts, page, dtype) share it, one call at a time: the workspace is one.
 
+    `total_context`: tokens of all sequences together, as far as the host knows, at most n_seqs * max_context. It
+    changes how the work is shared: without it the sequences count as equally long, and one long sequence among short
+    ones is read by few programs. With it such a batch is cut in parts of one length.
+
     `batch_invariant` cuts contexts in parts of a fixed length and launches with the variants' default parameters, so
     that a sequence's output does not depend, bit for bit, on the other sequences of its batch, among batches that go
     to the same op: attend takes decode for at most one query row a sequence (rows <= n_seqs), else prefill. A
@@ -53,12 +71,16 @@ def plan(
 
     Raises CallError, WrongShape, WrongDtype or WrongDevice.
     """
-    n_seqs = checks.plan_call(cache, cu_q, seq_lens, max_context)
+    n_seqs = checks.plan_call(cache, cu_q, seq_lens, max_context, total_context)
     kind = cache.kind
     launcher = load(kind.decode.launcher)
     config = config_of(kind.decode, batch_invariant)
     group = kind.q_heads // kind.kv_heads
     chunk = launcher.chunk(config) if batch_invariant else 0
+    if not batch_invariant and total_context is not None and total_context < ALIKE * n_seqs * max_context:
+        programs = launcher.splits(1, 1, group, ANY_CONTEXT, kind.compute_units, config)
+        unit = launcher.chunk(kind.decode.default_config)
+        chunk = part_length(n_seqs * max_context, total_context, kind.kv_heads, programs, unit)
     if chunk:
         splits = -(-max_context // chunk)
     elif batch_invariant:
@@ -66,6 +88,20 @@ def plan(
     else:
         splits = launcher.splits(n_seqs, kind.kv_heads, group, max_context, kind.compute_units, config)
     return Plan(kind, n_seqs, max_context, batch_invariant, _split(cache, n_seqs, splits, chunk))
+
+
+def part_length(room: int, total_context: int, kv_heads: int, programs: int, unit: int) -> int:
+    """Return the tokens of a split for a batch of unlike lengths, a multiple of `unit`; 0 where nothing is split.
+
+    `room`: n_seqs * max_context; `programs` fill the device. The last program to begin ends about half a part late;
+    each part costs its start, and parts of the longest context that a shorter one does not have cost that they come
+    and go. In tokens that is part / 2 + (STARTED_TOKENS * total + GONE_TOKENS * room) * kv_heads / programs / part,
+    which is least at the root of twice the second factor.
+    """
+    if not unit or programs <= 1:
+        return 0
+    best = math.sqrt(2 * (STARTED_TOKENS * total_context + GONE_TOKENS * room) * kv_heads / programs)
+    return max(1, round(best / unit)) * unit
 
 
 def config_of(step: Step, batch_invariant: bool) -> Mapping[str, int]:

@@ -84,7 +84,8 @@ def _judge(case: Case, place: Place) -> Judged:
         plain = cache_of(case, here, host)
         failures += _written(plain, here, "plain torch")
         plain.buffer.copy_(cache.buffer)
-        again = _attended(case, plain, here, _moved(reference))
+        # Not called twice: a host of many cores sums its matrix products in another order now and then.
+        again = _attended(case, plain, here, _moved(reference), repeats=0)
         failures += _of("plain torch over the kernel's bytes", again.failures)
     ops = cache.selection.result.ops
     worst = max((row.max_rel_error for row in attended.rows), default=None)
@@ -154,7 +155,7 @@ def _of(who: str, failures: Iterable[Failure]) -> list[Failure]:
     return [replace(each, where=f"{who}, {each.where}") for each in failures]
 
 
-def _attended(case: Case, cache: KVCache, batch: Batch, reference: Reference) -> GateReport:
+def _attended(case: Case, cache: KVCache, batch: Batch, reference: Reference, *, repeats: int = 1) -> GateReport:
     made = plan(
         cache,
         batch.cu_q,
@@ -169,7 +170,7 @@ def _attended(case: Case, cache: KVCache, batch: Batch, reference: Reference) ->
         if lse is not None:
             lse.copy_(result[1])
 
-    return run_attention(call, batch, cache.view, reference=reference, repeats=1)
+    return run_attention(call, batch, cache.view, reference=reference, repeats=repeats)
 
 
 def _read_back(cache: KVCache, batch: Batch) -> list[Failure]:

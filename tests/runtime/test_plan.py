@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvreg.core.errors import DeviceUnavailable, UsageError, WrongCache
+from kvreg.core.errors import CallError, DeviceUnavailable, UsageError, WrongCache, WrongShape
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.runtime.attention import attend, write
@@ -78,6 +78,42 @@ def attend_rows(cache: KVCache, rows: int, n: int, made) -> torch.Tensor:
     table = torch.zeros((n, 8), dtype=torch.int32)
     cu_q = cu_q.clamp(max=rows)
     return attend(torch.zeros((rows, 6, 64), dtype=torch.bfloat16), cache, table, seq_lens, cu_q, made)
+
+
+def test_unlike_lengths_are_cut_in_parts_of_one_length_and_alike_ones_evenly(recorded):
+    cache, _ = recorded
+
+    unlike = plan(cache, *batch_of(4), max_context=4096, total_context=5000)
+    alike = plan(cache, *batch_of(4), max_context=4096, total_context=4 * 4000)
+
+    # Of 5 programs and parts of the default config: sqrt(2 * (165 * 5000 + 40 * 4 * 4096) * 2 / 5) is 1088.
+    assert (unlike.split.chunk, unlike.split.splits) == (1088, 4)
+    assert (alike.split.chunk, alike.split.splits) == (0, 5)
+
+
+@pytest.mark.parametrize("total", [-1, 4 * 100 + 1, 2.0, True], ids=str)
+def test_a_sum_of_lengths_that_cannot_be_is_refused(recorded, total):
+    with pytest.raises((CallError, WrongShape), match=r"^total_context: required "):
+        plan(recorded[0], *batch_of(4), max_context=100, total_context=total)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_result_does_not_depend_on_whether_unlike_lengths_are_known(select, mode):
+    """Within rounding: other parts are added up."""
+    batch = build("decode", head_size=64, group=3, contexts=(700, 3, 1, 0), inputs=("normal",))
+    selection = select(mode=mode, head_size=64, q_heads=batch.q.shape[1], kv_heads=batch.kv_heads)
+    scales = (0.05, 0.05) if mode is Mode.FP8_PER_TENSOR else None
+    cache = KVCache.allocate(selection, 64, tensor_scales=scales)
+    write(cache, batch.k, batch.v, batch.slots)
+    outs = [
+        attend(
+            batch.q, cache, batch.page_table, batch.seq_lens, batch.cu_q,
+            plan(cache, batch.cu_q, batch.seq_lens, max_context=700, total_context=total),
+        )
+        for total in (None, 704)
+    ]  # fmt: skip
+
+    torch.testing.assert_close(outs[0], outs[1], atol=1e-2, rtol=1e-2)
 
 
 def test_the_decode_launcher_says_how_contexts_are_cut_and_gets_the_workspace(recorded):

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ IN_MEMORY = Path(":memory:")
 
 WAIT_S = 30.0
 """How long a write waits for another process's; one takes milliseconds."""
+LOOK_AGAIN_S = 0.02
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS trials (
@@ -94,12 +96,12 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                self._connection = _opened(path)
+                self._connection = _opened_in_turn(path)
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError):
                     raise  # locked, read-only, full: nothing is wrong with the file itself
                 self.set_aside = _moved_away(path)
-                self._connection = _opened(path)
+                self._connection = _opened_in_turn(path)
         except (OSError, sqlite3.OperationalError) as error:
             raise UsageError(
                 wrong(f"journal {path}", required="a file to write to", found=str(error), remedy="set KVREG_HOME")
@@ -172,6 +174,18 @@ class Journal:
             f"SELECT subject, identity, bucket, at, record FROM races WHERE number IN ({newest}) ORDER BY number"
         ):
             yield Race(Subject.from_json(json.loads(subject)), json.loads(identity), bucket, at, json.loads(record))
+
+
+def _opened_in_turn(path: Path) -> sqlite3.Connection:
+    """Open, by turns with other processes: SQLite does not wait for the lock under which a file changes its mode."""
+    last = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return _opened(path)
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > last:
+                raise
+            time.sleep(LOOK_AGAIN_S)
 
 
 def _opened(path: Path) -> sqlite3.Connection:
