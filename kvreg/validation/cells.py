@@ -26,8 +26,8 @@ GROUPS = (1, 4, 7, 8)
 WHOLE_MODES = (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD)
 WHOLE_HEADS = (64, 80, 96, 112, 128, 160, 192, 256)
 """Where every group meets every kind of batch and layout; elsewhere the groups of BRIEF_GROUPS, and each other layout
-once. The portable kernels of 8 bits are that of `none`, and groups, kinds and layouts are the same code in all of them;
-of kvreg_cuda.decode_8bit the interpreter tries each width and group (tests/kernels)."""
+once. The portable kernels of 8 bits are that of `none`: groups, kinds and layouts are the same code in all of them. Of
+kvreg_cuda.decode_8bit the interpreter tries widths, and groups up to 16 (tests/kernels)."""
 BRIEF_GROUPS = (1, 4)
 INPUTS = ("normal", "q4", "channel30", "one_sided")
 CONTEXTS = (1, 17, 64, 1024, 8192)
