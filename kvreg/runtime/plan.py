@@ -20,10 +20,8 @@ ALIKE = 0.8
 """From this share of n_seqs * max_context on lengths count as alike: even splits then lose a fifth at most."""
 
 STARTED_TOKENS = 165
-GONE_TOKENS = 40
-"""What a program costs before its first tile, and one without keys in all, in tokens that another takes in that time.
-Estimates from sm_90 code: cuda-int4-decode takes 2837 instructions before its first tile, some 300 where there is none
-and 17 a token; portable decodes take about 1000 in both cases and 30 to 60 a token."""
+"""What a program costs before its first tile, whether it has one or not, in tokens that another takes in that time. An
+estimate from sm_90 code: cuda-int4-decode takes 2837 instructions before its first tile and 17 a token."""
 
 UNSPLIT = SplitPlan(splits=1, chunk=0, partial_out=None, partial_lse=None)
 """What prefill runs with: its query blocks fill the card without cutting contexts."""
@@ -80,7 +78,7 @@ def plan(
     if not batch_invariant and total_context is not None and total_context < ALIKE * n_seqs * max_context:
         programs = launcher.splits(1, 1, group, ANY_CONTEXT, kind.compute_units, config)
         unit = launcher.chunk(kind.decode.default_config)
-        chunk = part_length(n_seqs * max_context, total_context, kind.kv_heads, programs, unit)
+        chunk = part_length(n_seqs * max_context, kind.kv_heads, programs, unit)
     if chunk:
         splits = -(-max_context // chunk)
     elif batch_invariant:
@@ -90,17 +88,16 @@ def plan(
     return Plan(kind, n_seqs, max_context, batch_invariant, _split(cache, n_seqs, splits, chunk))
 
 
-def part_length(room: int, total_context: int, kv_heads: int, programs: int, unit: int) -> int:
+def part_length(room: int, kv_heads: int, programs: int, unit: int) -> int:
     """Return the tokens of a split for a batch of unlike lengths, a multiple of `unit`; 0 where nothing is split.
 
-    `room`: n_seqs * max_context; `programs` fill the device. The last program to begin ends about half a part late;
-    each part costs its start, and parts of the longest context that a shorter one does not have cost that they come
-    and go. In tokens that is part / 2 + (STARTED_TOKENS * total + GONE_TOKENS * room) * kv_heads / programs / part,
-    which is least at the root of twice the second factor.
+    `room`: n_seqs * max_context; `programs` fill the device. The last program to begin ends about half a part late,
+    and each part of the room costs its start, whether a sequence is that long or not. In tokens that is
+    part / 2 + STARTED_TOKENS * room * kv_heads / programs / part, least at the root of twice the second factor.
     """
     if not unit or programs <= 1:
         return 0
-    best = math.sqrt(2 * (STARTED_TOKENS * total_context + GONE_TOKENS * room) * kv_heads / programs)
+    best = math.sqrt(2 * STARTED_TOKENS * room * kv_heads / programs)
     return max(1, round(best / unit)) * unit
 
 
