@@ -44,8 +44,17 @@ def judged(call_of):
     return run
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("head_size", "group"), [(32, 16), (40, 3), (72, 4), (128, 1), (256, 5), (512, 2)])
+@pytest.mark.parametrize(
+    ("mode", "head_size", "group"),
+    [
+        *((mode, 32, 16) for mode in MODES),
+        (Mode.INT8_PER_TOKEN_HEAD, 40, 3),
+        (Mode.FP8_PER_TOKEN_HEAD, 72, 4),
+        (Mode.FP8_PER_TENSOR, 128, 1),
+        (Mode.FP8_PER_TOKEN_HEAD, 256, 5),
+        (Mode.INT8_PER_TOKEN_HEAD, 512, 2),
+    ],
+)
 def test_every_width_and_group_up_to_sixteen_is_right(mode, head_size, group, judged):
     contexts = (1, 17, 300) if head_size <= 128 else (1, 17)
     judged(mode, batch_of("decode", head_size=head_size, group=group, contexts=contexts))
@@ -69,13 +78,16 @@ def test_every_cut_of_the_context_is_right(mode, splits, chunk, tile, layout, ju
     judged(mode, batch, splits=splits, chunk=chunk, tile=tile)
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    "features",
-    [("non_causal", "window"), ("per_sequence_causal", "multi_query_split"), ("window", "prefix_ranges"),
-     ("softcap", "sinks", "alibi")],
-    ids="+".join,
-)  # fmt: skip
+    ("mode", "features"),
+    [
+        (Mode.INT8_PER_TOKEN_HEAD, ("non_causal", "window")),
+        (Mode.FP8_PER_TENSOR, ("per_sequence_causal", "multi_query_split")),
+        (Mode.FP8_PER_TOKEN_HEAD, ("window", "prefix_ranges")),
+        (Mode.FP8_PER_TENSOR, ("window", "prefix_ranges")),
+        (Mode.INT8_PER_TOKEN_HEAD, ("softcap", "sinks", "alibi")),
+    ],
+)
 def test_features_are_right(mode, features, judged):
     judged(mode, batch_of("mixed", head_size=64, contexts=(17, 200), features=features), splits=2)
 
