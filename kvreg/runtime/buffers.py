@@ -9,8 +9,11 @@ import torch
 from kvreg.core import layouts
 from kvreg.core.errors import WrongCache, WrongShape, wrong
 from kvreg.core.layouts import CacheStrides, LayoutId, Plane
-from kvreg.core.modes import SCALE_BYTES
+from kvreg.core.modes import SCALE_BYTES, Mode
 from kvreg.runtime.geometry import MOST_REACH, Geometry, Kind
+
+PAIR_BYTES = 2
+"""8-bit rows begin at even bytes: kernels take two neighbouring codes as one value."""
 
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:
@@ -98,6 +101,7 @@ def check(geometry: Geometry, buffer: torch.Tensor) -> None:
                 )
             )
     item = kind.stored_dtype.itemsize
+    rows_start_at = item if kind.mode is Mode.INT4_PER_TOKEN_HEAD else max(item, PAIR_BYTES)
     dense = layouts.strides(
         LayoutId.parse(kind.layout), kind.mode, kind.head_size, kind.kv_heads, kind.page, kind.dtype
     )
@@ -119,7 +123,7 @@ def check(geometry: Geometry, buffer: torch.Tensor) -> None:
             raise WrongCache(
                 wrong(f"strides, {name}", required="no negative byte", found=negative[0], remedy="start at the lowest")
             )
-        step = SCALE_BYTES if "scales" in name else item
+        step = SCALE_BYTES if "scales" in name else rows_start_at
         places = (buffer.data_ptr() + plane.offset, buffer.storage_offset() + plane.offset)
         odd = [byte for byte in (*places, *_steps(plane)) if byte % step]
         if odd:
@@ -131,7 +135,7 @@ def check(geometry: Geometry, buffer: torch.Tensor) -> None:
                     remedy="move the plane or the buffer's first byte",
                 )
             )
-        _check_reach(name, plane, width, step, kind)
+        _check_reach(name, plane, width, SCALE_BYTES if "scales" in name else item, kind)
         end = _end(plane, width, geometry.pages, kind)
         if end > size:
             raise WrongCache(

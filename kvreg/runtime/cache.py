@@ -89,8 +89,9 @@ class KVCache:
         may lie anywhere between its first and last element. `pages` defaults to all that fit.
         `tensor_scales`: as in `allocate`.
 
-        Raises WrongCache when a plane leaves the tensor, is not aligned (scales to 4 bytes, rows to their values) or
-        shares bytes with another, WrongShape when no page fits, WrongDevice for memory of another platform or arch.
+        Raises WrongCache when a plane leaves the tensor, is not aligned (scales to 4 bytes, rows to their values, of 8
+        bits to 2 bytes) or shares bytes with another, WrongShape when no page fits, WrongDevice for memory of another
+        platform or arch.
         """
         kind = kind_of(selection)
         if not isinstance(tensor, torch.Tensor):

@@ -338,6 +338,17 @@ def test_a_strided_tensor_is_no_obstacle_where_strides_are_given(select):
         KVCache.from_buffer(selection, handed)
 
 
+@pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not INT4], ids=str)
+def test_rows_of_8_and_16_bits_begin_at_even_bytes(select, mode):
+    """Decode on NVIDIA cards reads two 8-bit codes as one value."""
+    dense = strides(PLANAR, mode, 96, 2, 16)
+    scales = (1.0, 1.0) if mode is Mode.FP8_PER_TENSOR else None
+    moved = replace(dense, v=replace(dense.v, offset=dense.v.offset + 1))
+
+    with pytest.raises(WrongCache, match=r"V rows: required address and strides that are multiples of 2 bytes, found"):
+        KVCache.from_buffer(select(mode=mode, head_size=96), memory(40000), moved, pages=1, tensor_scales=scales)
+
+
 DENSE = strides(INLINE, INT4, 96, 2, 16)
 """Pages of 3328 bytes; slots of 2 heads, 104 bytes each."""
 
