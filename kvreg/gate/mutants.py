@@ -174,6 +174,29 @@ def _modes(fault: str) -> str:
     return ", ".join(_SHORT[mode] for mode in modes_of(fault))
 
 
+READING = ("poison", "finite", "zero", "rel_error", "cosine", "lse")
+"""Attention checks that a fault of a read or of a feature can show in, which are the columns of their tables."""
+
+
+def row(fault: str) -> list[str]:
+    """Return the cells of a fault's line in its table."""
+    found = verdict(fault)
+    if fault in WRITER:
+        return [WRITER[fault], _modes(fault), *_write_cells(found)]
+    if fault in READER:
+        return [READER[fault], _modes(fault), *_read_cells(found)]
+    return [FEATURE[fault][1], "+".join(features_of(fault)), *_read_cells(found)]
+
+
+def _read_cells(v: Verdict) -> list[str]:
+    return [_cell(check, v.attention, v.sequences) for check in READING]
+
+
+def _write_cells(v: Verdict) -> list[str]:
+    seen = [_cell(check, v.attention, v.sequences) for check in ("rel_error", "finite")]
+    return [*(_cell(check, v.write, v.written) for check in WRITE_CHECKS), *seen]
+
+
 def document() -> str:
     """Return docs/gate-mutants.md."""
     right = verdict(None)
@@ -181,16 +204,11 @@ def document() -> str:
     every = [*writers, *readers, *features]
     alive = [v.fault for v in every if not v.killed]
     reading = [check for check in ATTENTION_CHECKS if any(v.attention[check] for v in (*readers, *features))]
-    unused = [check for check in ATTENTION_CHECKS if check not in reading]
+    if tuple(reading) != READING:
+        raise ValueError(f"READING: required {reading}, found {READING}; a fault shows in another check now")
+    unused = [check for check in ATTENTION_CHECKS if check not in READING]
 
-    def read_cells(v: Verdict) -> list[str]:
-        return [_cell(check, v.attention, v.sequences) for check in reading]
-
-    def write_cells(v: Verdict) -> list[str]:
-        seen = [_cell(check, v.attention, v.sequences) for check in ("rel_error", "finite")]
-        return [*(_cell(check, v.write, v.written) for check in WRITE_CHECKS), *seen]
-
-    passed = [check for check in reading if not verdict("output_zeros").attention[check]]
+    passed = [check for check in READING if not verdict("output_zeros").attention[check]]
     lines = [
         "# What the gate kills",
         "",
@@ -212,10 +230,10 @@ def document() -> str:
         "The cache is right; the attention check judges.",
         "",
         *_table(
-            ["fault", "modes", *reading],
+            ["fault", "modes", *READING],
             [
-                ["none", "all", *read_cells(right)],
-                *([READER[v.fault or ""], _modes(v.fault or ""), *read_cells(v)] for v in readers),
+                ["none", "all", *_read_cells(right)],
+                *(row(fault) for fault in READER),
             ],
         ),
         "",
@@ -229,8 +247,8 @@ def document() -> str:
         f"Windows are of {WINDOWS[0]} keys.",
         "",
         *_table(
-            ["fault", "features", *reading],
-            [[FEATURE[v.fault or ""][1], "+".join(features_of(v.fault)), *read_cells(v)] for v in features],
+            ["fault", "features", *READING],
+            [row(fault) for fault in FEATURE],
         ),
         "",
         "## Faults of a write",
@@ -243,8 +261,8 @@ def document() -> str:
         *_table(
             ["fault", "modes", *WRITE_CHECKS, "attention: rel_error", "attention: finite"],
             [
-                ["none", "all", *write_cells(right)],
-                *([WRITER[v.fault or ""], _modes(v.fault or ""), *write_cells(v)] for v in writers),
+                ["none", "all", *_write_cells(right)],
+                *(row(fault) for fault in WRITER),
             ],
         ),
         "",
