@@ -98,14 +98,14 @@ def compile_one(record: Mapping[str, Any]) -> Any:
 
 def read(kernel: Any, log: str) -> dict[str, Any]:
     """Return the reading of a compiled kernel; see kvreg_triton.cross.readings."""
-    from kvreg_triton.cross import readings
+    from kvreg_triton.cross import machine_code, readings
 
     metadata, backend = kernel.metadata, kernel.metadata.target.backend
     if backend == "cuda":
         found = readings.read_cuda(
             kernel.asm["ptx"], log, metadata.shared, metadata.num_warps * metadata.target.warp_size
         )
-        return {**found, "code_bytes": None}
+        return {**found, "code_bytes": None, **machine_code.read_sass(machine_code.disassembled(kernel.asm["cubin"]))}
     if backend == "hip":
         return readings.read_hip(kernel.asm["amdgcn"], metadata.shared, metadata.num_warps)
     found = readings.read_xpu(kernel.asm["spv"], metadata.shared)
