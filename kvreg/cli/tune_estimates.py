@@ -12,7 +12,8 @@ from kvreg.core.notices import one_line
 from kvreg_tuning.subjects import text_of
 
 if TYPE_CHECKING:
-    from kvreg_tuning.estimating import Estimate, Estimation
+    from kvreg_tuning.choosing import Estimate
+    from kvreg_tuning.estimating import Estimation
 
 COLUMNS = (
     "variant and shape",

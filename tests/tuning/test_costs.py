@@ -11,7 +11,7 @@ from kvreg.core import resolve
 from kvreg.core.buckets import Bucket
 from kvreg.core.errors import Refused
 from kvreg_tuning import costs
-from kvreg_tuning.estimating import choose
+from kvreg_tuning.choosing import choose
 from kvreg_tuning.outcomes import Result, Trial
 from kvreg_tuning.subjects import Subject, text_of
 

@@ -5,7 +5,7 @@
     memory  bytes / (bandwidth * min(1, bytes in flight / (bandwidth * LATENCY_S)))
             in flight: of every resident program the tiles that its pipeline loads ahead, one tile at least
     issue   instructions of all waves / (units at work * SLOTS * clock * min(1, waves on a unit / (SLOTS * HIDING)))
-            of one tile: code bytes / INSTRUCTION_BYTES / LOOPS, for every wave
+            of one tile: code bytes / INSTRUCTION_BYTES / LOOPS, for every wave; decode on NVIDIA: kvreg_tuning.warps
     matrix  operations of the padded blocks / the card's dense rate, by the share of units at work
     tail    rounds of resident programs, the last one as long as a full one, over the rounds' worth of work
     resident programs on a unit: what registers, shared memory and threads allow, the least of them
@@ -26,11 +26,18 @@ from kvreg.core.devices import Device
 from kvreg.core.errors import Refused, wrong
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
+from kvreg_tuning import warps
 from kvreg_tuning.subjects import Config, Subject, moved_bytes
 
 LAUNCH_S = 3e-6
 """One kernel in a captured graph, and as much again for the reduction of a split context: the writes of one decode
 step take 3 to 4 us on an H200 whatever they move."""
+
+AT_ONCE = 16
+"""Splits that a reduction loads side by side (kvreg_triton.merging): the next ones wait for two of its loads."""
+
+NEAR_S = 0.15e-6
+"""A load of what was just written, from the L2. An assumption: an H100's are published as 200 to 270 clocks."""
 
 LATENCY_S = 0.8e-6
 """From a load's issue to its data under load. An assumption: idle latencies of HBM2e to HBM3e cards are published
@@ -53,11 +60,12 @@ SLOTS = {64: 1.0, 32: 2.0}
 clocks for a wave of 64 (CDNA); two SIMDs of 32 lanes take one for a wave of 32 (RDNA)."""
 
 HIDING = 2.0
-"""Waves that a slot needs before it has something to issue in most clocks. An assumption."""
+"""Waves that a slot needs before it has something to issue in most clocks: a wave alone issues in every second one.
+An assumption."""
 
 INSTRUCTION_BYTES = {"rocm": 6.0}
-"""4 or 8 bytes each, about half and half in these kernels. NVIDIA's PTX and Intel's SPIR-V are no machine code, so
-that nothing is known of its length there."""
+"""4 or 8 bytes each, about half and half in these kernels. Intel's SPIR-V is no machine code, so that nothing is known
+of its length there."""
 
 LOOPS = {Op.DECODE: 3.0, Op.PREFILL: 3.0, Op.WRITE: 1.0}
 """The attention kernels hold three loops over tiles (edge, whole, tail) that are nearly the same code."""
@@ -127,10 +135,14 @@ def cost(
     in_flight = at_work * on_unit * work.ahead_bytes
     memory = work.bytes / (bandwidth * min(1.0, in_flight / (bandwidth * LATENCY_S)))
     memory += work.workspace_bytes / bandwidth
-    issue = _issue(reading, device, lanes, work, op, at_work, on_unit * waves)
+    if device.platform == "cuda":
+        programs = warps.Programs(work.programs, work.tiles, waves, at_work, on_unit, config.get("num_stages", 1))
+        issue = _issue_of_warps(reading, device, op, programs)
+    else:
+        issue = _issue(reading, device, lanes, work, op, at_work, on_unit * waves)
     rate = _matrix_rate(subject, device)
     matrix = work.operations / rate * units / at_work if rate else 0.0
-    launches = LAUNCH_S * (2 if splits > 1 else 1)
+    launches = LAUNCH_S + (LAUNCH_S + 2 * NEAR_S * math.ceil(splits / AT_ONCE) if splits > 1 else 0.0)
     seconds = launches + tail * max(memory, issue or 0.0, matrix)
     return Cost(
         us=seconds * 1e6,
@@ -212,6 +224,14 @@ def _issue(
     instructions = work.tiles * code / INSTRUCTION_BYTES[device.platform] / LOOPS[op] * max(1, threads // lanes)
     clock = CLOCK_HZ.get(device.arch, OTHER_CLOCK_HZ)
     return instructions / (at_work * slots * clock * min(1.0, waves_on_unit / (slots * HIDING)))
+
+
+def _issue_of_warps(reading: Mapping[str, Any], device: Device, op: Op, programs: warps.Programs) -> float | None:
+    """Only a decode was ever held against a card: of other kernels nothing is said."""
+    if op is not Op.DECODE:
+        return None
+    clock = CLOCK_HZ.get(device.arch, OTHER_CLOCK_HZ)
+    return warps.issue_s(reading, programs, clock_hz=clock, latency_s=LATENCY_S, hiding=HIDING)
 
 
 def _matrix_rate(subject: Subject, device: Device) -> float | None:

@@ -7,7 +7,6 @@ kvreg_tuning.costs. Compilations are kept on disk, so that a run that its budget
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections import Counter
@@ -27,7 +26,8 @@ from kvreg_triton.cross.launches import launches
 from kvreg_triton.cross.specializations import Specialization, Target
 from kvreg_tuning import costs
 from kvreg_tuning.benchmark import Workload, splits_of
-from kvreg_tuning.costs import LEAST_GAIN, Cost
+from kvreg_tuning.choosing import Estimate, choose
+from kvreg_tuning.costs import Cost
 from kvreg_tuning.entries import estimated_entry
 from kvreg_tuning.outcomes import Result, Trial
 from kvreg_tuning.session import View
@@ -46,30 +46,6 @@ SHARES = {Op.WRITE: 1.0, Op.DECODE: 2.0, Op.PREFILL: 3.0}
 
 KEPT = ("registers", "spill_bytes", "shared_bytes", "matrix_instruction")
 """Figures that an entry names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What the model says of one bucket."""
-
-    subject: Subject
-    bucket: Bucket
-    default: Trial
-    winner: Trial | None
-    """None when no config compiled to something that could run."""
-    costs: Mapping[str, Cost]
-    """By the config's text."""
-    counts: Mapping[str, int]
-    """Configs by result."""
-    cut_off: bool
-    """Whether the budget ended the compiling before every config had its turn."""
-
-    @property
-    def improvement(self) -> float:
-        """Part of the default's estimate that the winner saves."""
-        if self.winner is None or self.winner.us is None or not self.default.us:
-            return 0.0
-        return 1.0 - self.winner.us / self.default.us
 
 
 @dataclass(slots=True)
@@ -208,34 +184,6 @@ def _with(trial: Trial, result: Result, reason: str, us: float | None = None) ->
         compile_s=trial.compile_s,
         resources=trial.resources,
     )
-
-
-def choose(
-    subject: Subject,
-    bucket: Bucket,
-    trials: Sequence[Trial],
-    default: Config,
-    found: Mapping[str, Cost],
-    pruned: int,
-    cut_off: bool,
-) -> Estimate:
-    """Choose the default unless something sound is estimated LEAST_GAIN faster; what spills only where all do.
-
-    Where the compiler does not tell the length of the code, the part that binds today's kernels is missing: a default
-    that can run is kept then.
-    """
-    base = next(each for each in trials if each.config == default)
-    sound = [each for each in trials if each.result == "ok"]
-    usable = sound or [each for each in trials if each.us is not None]
-    winner = min(usable, key=lambda each: each.us or math.inf, default=None)
-    if winner is not None and base in usable and winner.us and base.us:
-        blind = found[text_of(winner.config)].issue_us is None
-        if blind or winner.us > base.us * (1.0 - LEAST_GAIN):
-            winner = base
-    counts = Counter(str(each.result) for each in trials)
-    if pruned:
-        counts["constraint"] = pruned
-    return Estimate(subject, bucket, base, winner, found, counts, cut_off)
 
 
 def _entry(estimate: Estimate, kernel_hash: str) -> EntryRecord | None:
