@@ -1,4 +1,8 @@
-"""`kvreg tune regret`: how good the tuner's choices are, held against a recorded space; no device takes part."""
+"""`kvreg tune regret`: how good the tuner's choices are, held against a recorded space; no device takes part.
+
+Beside the efforts stands the model of costs, which would choose for a card that is not here, where the recording knows
+the machine code of its kernels.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,22 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvreg.cli import render
+
+if TYPE_CHECKING:
+    from kvreg.core.devices import Device
+    from kvreg_tuning.recording import Recording
+
+
+MODEL = "model"
+"""Stands for an effort where the model of costs chose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """One effort's winners of one bucket over several seeds."""
+    """One effort's winners of one bucket over several seeds; of the model its one choice."""
 
     effort: str
     search: str
@@ -23,11 +36,11 @@ class Regret:
     trials: int
     """Configs that a run tried, on average."""
     seconds: float
-    """What the recorded trials of a run took, on average."""
+    """What the recorded trials of a run took, on average; the model runs none."""
 
 
 def study(path: Path, seeds: int) -> list[Regret]:
-    """Replay a recording under every effort; raises BadFile for what is none."""
+    """Replay a recording under every effort, and ask the model; raises BadFile for what is none."""
     from kvreg.core import resolve
     from kvreg_tuning import recording, search
     from kvreg_tuning.campaign import Campaign
@@ -69,6 +82,29 @@ def study(path: Path, seeds: int) -> list[Regret]:
                     tuple(value for value in values if value is not None),
                     round(statistics.mean(tried)),
                     statistics.mean(each.runner.clock() for each in campaigns),
+                )
+            )
+    return found + _modelled(recorded, device)
+
+
+def _modelled(recorded: Recording, device: Device) -> list[Regret]:
+    """Return the regret of what the model of costs chooses, by the compiled kernels alone."""
+    from kvreg_tuning import choosing
+
+    found = []
+    for space in recorded.spaces:
+        for estimate in choosing.of_recording(recorded, space, device):
+            winner = estimate.winner
+            chosen = None if winner is None else recorded.regret(space.subject, estimate.bucket, winner.config)
+            found.append(
+                Regret(
+                    MODEL,
+                    "costs",
+                    str(space.subject),
+                    str(estimate.bucket),
+                    () if chosen is None else (chosen,),
+                    sum(estimate.counts.values()),
+                    0.0,
                 )
             )
     return found
