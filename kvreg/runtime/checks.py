@@ -15,8 +15,11 @@ import torch
 from kvreg.core.errors import CallError, WrongCache, WrongDevice, WrongDtype, WrongShape, wrong
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.geometry import MOST_REACH, Kind
+from kvreg.runtime.overlaps import require_own_memory
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
+MOST_TOKENS = 2**31 - 1
+"""Of a sequence: the largest int32, which lengths and positions are."""
 
 
 def is_cache(cache: object) -> None:
@@ -167,9 +170,14 @@ def plan_call(cache: Any, cu_q: Any, seq_lens: Any, max_context: Any, total_cont
     _host_count("max_context", max_context, "the most tokens that a sequence may have")
     if total_context is not None:
         _host_count("total_context", total_context, "the tokens of all sequences together, or None")
-    if max_context < 1:
+    if not 1 <= max_context <= MOST_TOKENS:
         raise WrongShape(
-            wrong("max_context", required="at least 1 token", found=max_context, remedy="pass the longest context")
+            wrong(
+                "max_context",
+                required=f"at least 1 token and at most {MOST_TOKENS}, as lengths are int32",
+                found=max_context,
+                remedy="pass the longest context",
+            )
         )
     if total_context is not None and not 0 <= total_context <= n_seqs * max_context:
         raise WrongShape(
@@ -250,6 +258,8 @@ def attend_call(
                     "out", required=f"{q.shape[0]} rows, as q has", found=out.shape[0], remedy="pass out shaped like q"
                 )
             )
+        if not torch.compiler.is_compiling() and not out.is_meta:
+            require_own_memory(out, q, cache.buffer)
     if scale is not None and (
         not isinstance(scale, (int, float)) or isinstance(scale, bool) or not math.isfinite(scale)
     ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import pytest
 import torch
 
@@ -78,6 +80,11 @@ def test_copying_leaves_the_bytes_between_foreign_planes_alone(select):
     assert torch.equal(after[:2], before[:2])
 
 
+def triton_version() -> tuple[int, int]:
+    major, minor, *_ = version("triton").split(".")
+    return int(major), int(minor)
+
+
 @pytest.mark.parametrize("head_size", [40, 64, 96, 112, 512])
 @pytest.mark.parametrize(("backend", "mode", "fp8", "lost", "layout"), [(*row, layout) for row in (
     ("cpu", "int4_per_token_head", None, 0.15),
@@ -92,6 +99,8 @@ def test_copying_leaves_the_bytes_between_foreign_planes_alone(select):
     ("triton", "fp8_per_tensor", "e4m3fn", 0.04),
 ) for layout in known(Mode(row[1]))], indirect=["backend"])  # fmt: skip
 def test_quantized_rows_read_back_as_the_oracle_reads_them(backend, mode, fp8, lost, layout, head_size, select):
+    if (backend, fp8) == ("triton", "e4m3fnuz") and triton_version() < (3, 9):
+        pytest.skip("no e4m3fnuz in this Triton's interpreter; 3.9 has it")
     scales = (0.75, 0.3) if mode == "fp8_per_tensor" else None
     selection = select(backend, mode, head_size, layout=layout, fp8=fp8)
     cache = KVCache.allocate(selection, 4, device="cpu", tensor_scales=scales)

@@ -204,6 +204,12 @@ WRONG: Mapping[str, Row] = {
         "cu_q: meta",
     ),
     "attend: out in fp32": ("attend", lambda: {"out": rows(3, Q).float()}, WrongDtype, "out: bfloat16 float32"),
+    "attend: out of one row many times": (
+        "attend",
+        lambda: {"out": rows(1, Q).expand(3, -1, -1)},
+        CallError,
+        "out: memory of its own strides",
+    ),
     "attend: out of two rows": ("attend", lambda: {"out": rows(2, Q)}, WrongShape, "out: 3 rows 2"),
     "attend: out of KV heads": ("attend", lambda: {"out": rows(3, KV)}, WrongShape, "out: (rows, 6, 40) (3, 2, 40)"),
     "attend: out elsewhere": ("attend", lambda: {"out": rows(3, Q, device="meta")}, WrongDevice, "out: meta"),
