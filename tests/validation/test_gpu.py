@@ -114,6 +114,26 @@ def test_an_unknown_stage_is_named_with_the_known_ones(tmp_path: Path) -> None:
     assert "timings" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--head-size", "33"), "--head-size: required one that a variant serves"),
+        (("--stages", "tune", "--variant", "triton-int4-write"), "--variant: required one of torch-int4-write@1"),
+        (("--peer", "nowhere"), "--peer: required a folder, found nowhere"),
+        (("--out", "/proc/nowhere"), "--out: required a folder to write to"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_done_is_one_line_before_any_work(arguments, says, tmp_path: Path) -> None:
+    done = gpu(tmp_path, *arguments)
+
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith(f"ci/gpu: {says}")
+    assert len(done.stderr.splitlines()) == 1
+    assert "stage" not in done.stdout
+    assert not list(tmp_path.rglob("*.tar.gz"))
+
+
 @pytest.mark.checkout
 def test_the_script_runs_from_the_checkout_without_any_path_set(tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "ci/gpu"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from kvreg.core.errors import UsageError, wrong
 from kvreg.validation import archive
@@ -38,7 +40,7 @@ class Options:
 
 def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path, Path | None]:
     """Return (options, work folder, archive, what to resume from); raises UsageError for a wrong stage."""
-    parser = argparse.ArgumentParser(prog="ci/gpu", description="Run everything that needs a card; leave one archive.")
+    parser = _Parser(prog="ci/gpu", description="Run everything that needs a card; leave one archive.")
     parser.add_argument("--device", help="device to validate (default: KVREG_DEVICE, else the card)")
     parser.add_argument("--interpreter", action="store_true", help="take Triton's interpreter instead of a card")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, to try the path")
@@ -47,19 +49,26 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path, Path | None]:
     )
     parser.add_argument("--head-size", type=int, action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--variant", action="append", default=[], help="tune, space: only this one; may be repeated")
-    parser.add_argument("--limit-s", type=float, help="stop cleanly before so many seconds have passed")
+    parser.add_argument("--limit-s", type=_seconds, help="stop cleanly before so many seconds have passed")
     parser.add_argument("--resume", type=Path, help="archive or folder of an earlier call to go on from")
     parser.add_argument("--peer", type=Path, help="folder of vLLM's five kernel files, for the interchange")
-    parser.add_argument("--processes", type=int, help="compiling processes (default: the cores)")
+    parser.add_argument("--processes", type=_count, help="compiling processes (default: the cores)")
     parser.add_argument("--write", choices=("archive", "repo"), default="archive", help="where traces go")
     parser.add_argument("--out", type=Path, help="folder of the archive (default: $OUT, else gpu-results)")
     parser.add_argument("--work", type=Path, default=Path("gpu-results/work"), help="folder of the journal and traces")
     asked = parser.parse_args(arguments)
+    stages = _stages(asked.stages)
+    if asked.variant and not {"tune", "space"} & set(stages):
+        message = wrong("--variant", required="stage tune or space", found=asked.stages, remedy="name one in --stages")
+        raise UsageError(message)
+    if asked.peer is not None and not asked.peer.is_dir():
+        message = wrong("--peer", required="a folder", found=str(asked.peer), remedy="name that of vLLM's kernels")
+        raise UsageError(message)
     options = Options(
         device=asked.device,
         interpreter=asked.interpreter,
         smoke=asked.smoke,
-        stages=_stages(asked.stages),
+        stages=stages,
         head_sizes=tuple(asked.head_size),
         tuned=tuple(asked.variant),
         limit_s=asked.limit_s,
@@ -69,12 +78,47 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path, Path | None]:
         command=shlex.join(["ci/gpu", *_without_places(arguments)]),
     )
     out = asked.out or Path(os.environ.get("OUT") or "gpu-results")
+    _require_writable("--out", out)
+    _require_writable("--work", asked.work)
     return options, asked.work, out / archive.NAME, asked.resume
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong with an argument, as every command of kvreg does."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage."""
+        raise UsageError(f"{message}; `ci/gpu --help` lists the options")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"required a number of seconds above 0, found {text!r}")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"required at least 1, found {text!r}")
+    return value
+
+
+def _require_writable(name: str, folder: Path) -> None:
+    """Make the folder and a file in it, before an hour of work finds out."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        message = wrong(name, required="a folder to write to", found=str(error), remedy="name another one")
+        raise UsageError(message) from None
 
 
 def _stages(text: str) -> tuple[str, ...]:
     stages = tuple(word for word in text.split(",") if word)
-    for word in stages:
+    for word in stages or ("",):
         if word not in STAGES:
             raise UsageError(
                 wrong("--stages", required=", ".join(STAGES), found=repr(word), remedy="take some of these")

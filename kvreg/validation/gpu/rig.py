@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from kvreg.core.errors import UsageError, wrong
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.variants import Variant
@@ -35,6 +36,7 @@ class Rig:
         self.variants = machine.variants()
         profile = PROFILES["smoke" if options.smoke else "device"]
         self.grid = tuple(work_list(self.variants, self.heads, profile))
+        self._require_work()
         self.deadline = None if options.limit_s is None else session.began + options.limit_s - RESERVE_S
         self.run = Run(
             machine,
@@ -47,6 +49,31 @@ class Rig:
             deadline=self.deadline,
             smoke=options.smoke,
         )
+
+    def _require_work(self) -> None:
+        """Raise UsageError for a head size without a cell and for a variant that nothing is tuned of."""
+        for size in self.options.head_sizes:
+            if not any(cell.head_size == size for cell in self.grid):
+                raise UsageError(
+                    wrong(
+                        "--head-size",
+                        required="one that a variant serves: 32 to 512 in steps of 8",
+                        found=size,
+                        remedy=f"take one of {', '.join(map(str, HEAD_SIZES))}",
+                    )
+                )
+        op = Op.WRITE if self.options.smoke else Op.DECODE
+        tuned = [each.id for each in self.variants if (each.mode, each.op) == (Mode.INT4_PER_TOKEN_HEAD, op)]
+        for name in self.options.tuned:
+            if name not in {word for each in tuned for word in (each.name, str(each))}:
+                raise UsageError(
+                    wrong(
+                        "--variant",
+                        required=f"one of {', '.join(map(str, tuned)) or 'none here'}",
+                        found=repr(name),
+                        remedy="take one",
+                    )
+                )
 
     def left_s(self) -> float:
         """Return the seconds until stages must end."""
