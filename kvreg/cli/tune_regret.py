@@ -46,6 +46,7 @@ def study(path: Path, seeds: int) -> list[Regret]:
     from kvreg_tuning.campaign import Campaign
     from kvreg_tuning.effort import EFFORTS
     from kvreg_tuning.journal import IN_MEMORY, Journal
+    from kvreg_tuning.replay import Replay
 
     recorded = recording.read(path)
     device = resolve.resolve(recorded.device).device
@@ -56,7 +57,7 @@ def study(path: Path, seeds: int) -> list[Regret]:
         for seed in range(seeds):
             # Each replay begins from nothing: a journal would hand it the last one's noise.
             with Journal(IN_MEMORY) as journal:
-                replay = recording.Replay(recorded, seed)
+                replay = Replay(recorded, seed)
                 campaign = Campaign(
                     device, recorded.spaces, replay, journal, recorded.versions, None, effort, strategy, Quiet(),
                     seed=seed, source="simulated", recorded=recorded,

@@ -195,6 +195,7 @@ def replayed(path: Path, common: Common) -> Campaign:
     from kvreg.core import resolve
     from kvreg_tuning import recording
     from kvreg_tuning.campaign import Campaign
+    from kvreg_tuning.replay import Replay
 
     recorded = recording.read(path)
     require_home(common.home, simulated=True)
@@ -205,7 +206,7 @@ def replayed(path: Path, common: Common) -> Campaign:
         campaign = Campaign(
             on,
             recorded.spaces,
-            recording.Replay(recorded, common.seed),
+            Replay(recorded, common.seed),
             journal,
             {**recorded.versions, "recording": path.name},
             lambda space: target,

@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,131 @@ def test_what_is_no_recording_is_one_line(tmp_path: Path, content: bytes) -> Non
 
     with pytest.raises(BadFile, match="kvreg tune --record"):
         recording.read(tmp_path / "file.gz")
+
+
+Lines = list[dict[str, Any]]
+
+
+def lines_of(path: Path) -> Lines:
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+
+
+def write_lines(path: Path, lines: Lines) -> Path:
+    path.write_bytes(gzip.compress("".join(json.dumps(each) + "\n" for each in lines).encode()))
+    return path
+
+
+def changed(**fields: Any) -> Callable[[Lines], Lines]:
+    """Change the first row of a config that was tried."""
+
+    def change(lines: Lines) -> Lines:
+        place = next(number for number, line in enumerate(lines) if line.get("result") == "ok")
+        return [*lines[:place], {**lines[place], **fields}, *lines[place + 1 :]]
+
+    return change
+
+
+def headed(**fields: Any) -> Callable[[Lines], Lines]:
+    """Change the first space of the head."""
+
+    def change(lines: Lines) -> Lines:
+        head, *rows = lines
+        first, *others = head["spaces"]
+        return [{**head, "spaces": [{**first, **fields}, *others]}, *rows]
+
+    return change
+
+
+def pruned_default(lines: Lines) -> Lines:
+    default = lines[0]["spaces"][0]["configs"][0]
+    return [
+        {**line, "result": "constraint"} if (line.get("space"), line.get("config")) == (0, default) else line
+        for line in lines
+    ]
+
+
+DAMAGED: Mapping[str, tuple[Callable[[Lines], Lines], str]] = {
+    "half": (lambda lines: lines[: len(lines) // 2], "no row of"),
+    "head alone": (lambda lines: lines[:1], "no row of"),
+    "one row": (lambda lines: lines[:2], "no row of"),
+    "one row less": (lambda lines: lines[:-1], "no row of"),
+    "negative space": (changed(space=-1), "space -1"),
+    "true as a space": (changed(space=True), "space True"),
+    "space behind the last": (changed(space=99), "space 99"),
+    "doubled row": (lambda lines: [*lines, lines[-1]], "a second row of"),
+    "foreign bucket": (changed(bucket="t7"), "bucket t7"),
+    "unknown result": (changed(result="fine"), "result fine"),
+    "no time": (changed(us=None), "ok without a time"),
+    "time in words": (changed(us="fast"), "us 'fast'"),
+    "time that is no number": (changed(us=math.nan), "us nan"),
+    "seconds in words": (changed(bench_s="long"), "bench_s 'long'"),
+    "config in words": (changed(config="rows=16"), "config 'rows=16'"),
+    "row of a list": (lambda lines: [*lines, ["a"]], "no object"),  # type: ignore[list-item]
+    "no spaces": (lambda lines: [{**lines[0], "spaces": []}], "no space"),
+    "doubled space": (lambda lines: [{**lines[0], "spaces": lines[0]["spaces"] * 2}, *lines[1:]], "twice"),
+    "no configs": (headed(configs=[]), "no default"),
+    "no buckets": (headed(buckets=[]), "no bucket"),
+    "bucket in words": (headed(buckets=["all"]), "bucket 'all'"),
+    "bucket of another op": (headed(buckets=["b1-c64"]), "bucket b1-c64"),
+    "doubled config": (headed(configs=[{"rows": 16}, {"rows": 16}]), "twice"),
+    "knob without values": (headed(knobs={"rows": []}), "without values"),
+    "gate in words": (changed(gate="passed"), "gate 'passed'"),
+    "pruned default": (pruned_default, "the default was not tried"),
+}
+
+
+@pytest.mark.parametrize(("damage", "found"), DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_recording_is_one_line_that_says_what_was_found(
+    tmp_path: Path, damage: Callable[[Lines], Lines], found: str
+) -> None:
+    path = write_lines(tmp_path / "file.gz", damage(lines_of(CPU)))
+
+    with pytest.raises(BadFile) as caught:
+        recording.read(path)
+
+    message = str(caught.value)
+    assert message.startswith(f"recording {path}: required a recorded space of schema 1")
+    assert found in message.partition(", found ")[2]
+    assert message.endswith("`kvreg tune --record FILE` writes one")
+    assert "\n" not in message
+
+
+def test_a_recording_whose_compressed_bytes_are_damaged_is_one_line(tmp_path: Path) -> None:
+    content = bytearray(CPU.read_bytes())
+    content[len(content) // 2 :] = b"\xff" * (len(content) - len(content) // 2)
+    (tmp_path / "file.gz").write_bytes(content)
+
+    with pytest.raises(BadFile, match="kvreg tune --record"):
+        recording.read(tmp_path / "file.gz")
+
+
+@pytest.mark.parametrize("arguments", [("tune", "regret"), ("tune", "--simulate")], ids=" ".join)
+def test_a_cut_recording_ends_with_2_and_leaves_nothing(
+    arguments: tuple[str, ...], tmp_path: Path, command: Any
+) -> None:
+    lines, home = lines_of(CPU), tmp_path / "home"
+    path = write_lines(tmp_path / "cut.gz", lines[: len(lines) // 2])
+
+    done = command.run(*arguments, str(path), home=home)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"kvreg: recording {path}: required")
+    assert len(done.stderr.splitlines()) == 1
+    assert not home.exists() or not any(home.iterdir())
+
+
+def test_a_space_whose_default_was_not_tried_everywhere_is_not_recorded(
+    recorded: Callable[..., Path], tmp_path: Path
+) -> None:
+    before = recording.read(recorded(rugged, buckets=("b1-c8192", "b32-c8192")))
+    (space,) = before.spaces
+    other = replace(space, subject=replace(space.subject, head_size=64))
+    rows = list(before.trials.values())
+    with Journal(tmp_path / "journal.sqlite") as journal:
+        journal.add(space.subject, {"kernel_hash": space.kernel_hash}, rows[1:])  # the run was cut off at once
+        journal.add(other.subject, {"kernel_hash": space.kernel_hash}, rows[:4])
+        count = recording.write(tmp_path / "cut.jsonl.gz", before.device, {}, (space, other), journal)
+
+    found = recording.read(tmp_path / "cut.jsonl.gz")
+    assert [each.subject for each in found.spaces] == [other.subject]
+    assert count == len(found.trials) == 4

@@ -16,6 +16,7 @@ from kvreg_tuning import recording
 from kvreg_tuning.effort import EFFORTS, Effort
 from kvreg_tuning.journal import Journal
 from kvreg_tuning.outcomes import Trial
+from kvreg_tuning.replay import Replay
 from kvreg_tuning.session import Session, Verdict
 from kvreg_tuning.subjects import Subject
 from kvreg_tuning.worker import Outcome
@@ -49,7 +50,7 @@ def session(path: Path, journal: Journal, view: Watching | None = None, *, seed:
     recorded = recording.read(path)
     (space,) = recorded.spaces
     effort: Effort = asked.pop("effort", QUICK)
-    runner = asked.pop("runner", None) or recording.Replay(recorded, seed)
+    runner = asked.pop("runner", None) or Replay(recorded, seed)
     return Session(
         subject=space.subject,
         buckets=space.buckets,
@@ -135,7 +136,7 @@ def test_a_finished_run_runs_nothing_again(recorded: Callable[..., Path], tmp_pa
     assert all(known for _, known in view.trials)
 
 
-class Deaf(recording.Replay):
+class Deaf(Replay):
     """A runner on which a trial must not run."""
 
     def gate(self, *_: Any, **__: Any) -> Outcome:
@@ -200,7 +201,7 @@ def test_a_spent_budget_ends_the_search_with_a_winner_and_the_next_call_goes_on(
     recorded: Callable[..., Path], tmp_path: Path
 ) -> None:
     path = recorded(bowl)
-    replay = recording.Replay(recording.read(path))
+    replay = Replay(recording.read(path))
 
     (cut,) = run(path, tmp_path, runner=replay, effort=EFFORTS["full"], strategy="exhaustive", budget_s=60.0)
     view = Watching()
@@ -227,7 +228,7 @@ def test_a_trial_that_the_budget_ended_is_no_hung_one(recorded: Callable[..., Pa
     assert whole.winner.config == {"kind": 1}
 
 
-class Lingering(recording.Replay):
+class Lingering(Replay):
     """A device on which kind 1 is judged until the time is up."""
 
     def gate(self, subject: Subject, bucket: Bucket, config: Config, seeds: Sequence[int], left_s: float) -> Outcome:
@@ -286,7 +287,7 @@ def test_a_lost_device_ends_the_run_and_leaves_the_journal(recorded: Callable[..
     assert sum(known for _, known in view.trials) == 4
 
 
-class Losing(recording.Replay):
+class Losing(Replay):
     """A card that falls off the bus during the fifth timing."""
 
     benched = 0
@@ -313,7 +314,7 @@ def test_a_finalist_that_breaks_the_race_is_out_of_it(recorded: Callable[..., Pa
     assert any("kind=1" in note and "hung in the race" in note for note in view.notes)
 
 
-class Breaking(recording.Replay):
+class Breaking(Replay):
     """A card on which kind 1, the fastest, hangs once it is raced."""
 
     def race(self, subject: Subject, bucket: Bucket, configs: Sequence[Config], *asked: Any) -> Outcome:

@@ -1,37 +1,37 @@
-"""Recorded spaces: every trial of a run in one compressed file, and the runner that replays one without a card.
+"""Recorded spaces: every trial of a run in one compressed file; kvreg_tuning.replay runs one without a card.
 
     {"schema": 1, "device": "h200", "versions": {...}, "spaces": [{subject, buckets, knobs, configs, kernel_hash}]}
     {"space": 0, "bucket": "b32-c8192", "config": {...}, "launch": "...", "result": "ok", "us": 85.2, ...}
 
-A gzip of JSON lines. A replay answers with what was recorded, adds timing noise as wide as the recorded spread, and
-counts time as it was spent then, so that searches, races and budgets can be judged on any machine.
+A gzip of JSON lines. Each config of a space has one row in each of its buckets, and the first config is the default,
+which was tried in all of them: what replays a space asks for any of these.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import random
+import math
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kvreg.core.buckets import Bucket
-from kvreg.core.errors import BadFile, wrong
+from kvreg.core.errors import BadFile, KvregError, wrong
+from kvreg.core.requests import Op
 from kvreg.core.shards import replace_file
-from kvreg_tuning import timing
-from kvreg_tuning.effort import Effort
 from kvreg_tuning.journal import Journal, Known
 from kvreg_tuning.outcomes import RESULTS, Trial
 from kvreg_tuning.spaces import Candidates, Space
 from kvreg_tuning.subjects import Config, Subject, text_of
-from kvreg_tuning.worker import Outcome
 
 SCHEMA = 1
-QUARTILES = 1.349
-"""Width of the middle half of a normal distribution, in standard deviations."""
+
+Key = tuple[Subject, str, str]
+"""Of a trial: subject, bucket and the config's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,7 @@ class Recording:
     device: str
     versions: Mapping[str, str]
     spaces: tuple[Space, ...]
-    trials: Mapping[tuple[Subject, str, str], Trial]
-    """By subject, bucket and the config's text."""
+    trials: Mapping[Key, Trial]
 
     def best(self, subject: Subject, bucket: Bucket) -> Trial | None:
         """Return the fastest right config that was recorded."""
@@ -64,173 +63,75 @@ class Recording:
 def write(path: Path, device: str, versions: Mapping[str, str], spaces: Sequence[Space], journal: Journal) -> int:
     """Write what the journal knows of these spaces, atomically; returns the number of trials.
 
-    A config that was not tried in every bucket is not in the recording's space, so that no replay asks for it. Of a
-    trial that several processes ran at once the first counts.
+    A config that was not tried in every bucket is not in the recording's space, so that no replay asks for it, and a
+    space whose default was not is left out. Of a trial that several processes ran at once the first counts.
     """
     place = {space.subject: number for number, space in enumerate(spaces)}
-    first: dict[tuple[Subject, str, str], Trial] = {}
+    first: dict[Key, Trial] = {}
     for known in journal.trials():
         if _belongs(known, place, spaces, versions):
             first.setdefault((known.subject, known.trial.bucket, text_of(known.trial.config)), known.trial)
-    rows = [(subject, trial) for (subject, *_), trial in first.items()]
-    counts = Counter((subject, text_of(trial.config)) for subject, trial in rows)
+    counts = Counter((subject, text) for subject, _, text in first)
+    whole = [space for space in spaces if _is_whole(space, space.candidates.configs[0], counts)]
+    place = {space.subject: number for number, space in enumerate(whole)}
     head = {
         "schema": SCHEMA,
         "device": device,
         "versions": dict(versions),
-        "spaces": [_space(space, counts) for space in spaces],
+        "spaces": [_space(space, counts) for space in whole],
     }
-    lines = [head, *({"space": place[subject], **_trial(trial)} for subject, trial in rows)]
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    rows = [{"space": place[of], **_trial(trial)} for (of, *_), trial in first.items() if of in place]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in (head, *rows))
     replace_file(path, gzip.compress(text.encode(), mtime=0))
     return len(rows)
 
 
 def read(path: Path) -> Recording:
-    """Read a recording; raises BadFile for anything else."""
+    """Read a recording; raises BadFile for anything else, and for one that has lost rows or has some twice."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as stream:
             loaded = [json.loads(line) for line in stream]
-        if not loaded:
-            raise ValueError("an empty file")
-        head, *lines = loaded
-        if head["schema"] != SCHEMA:
-            raise ValueError(f"schema {head['schema']}")
-        trials: dict[tuple[Subject, str, str], Trial] = {}
-        subjects = [Subject.from_json(each["subject"]) for each in head["spaces"]]
-        for line in lines:
-            subject = subjects[line.pop("space")]
-            trial = Trial(**line)
-            if trial.result not in RESULTS:
-                raise ValueError(f"result {trial.result}")
-            trials[subject, trial.bucket, text_of(trial.config)] = trial
-        spaces = tuple(
-            _read_space(each, [(of, trial) for (of, *_), trial in trials.items()]) for each in head["spaces"]
-        )
-        return Recording(head["device"], head["versions"], spaces, trials)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        return _parse(loaded)
+    except (*_READING, *_MISSHAPEN) as error:
         raise BadFile(
             wrong(
                 f"recording {path}",
                 required=f"a recorded space of schema {SCHEMA}",
-                found=str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__} {error}",
+                found=f"{type(error).__name__} {error}" if isinstance(error, _MISSHAPEN) else str(error),
                 remedy="`kvreg tune --record FILE` writes one",
             )
         ) from None
 
 
-@dataclass(slots=True)
-class Replay:
-    """A runner that answers from a recording. Noise depends on seed and question alone, never on the order."""
-
-    recording: Recording
-    seed: int = 0
-    _passed: float = 0.0
-
-    def clock(self) -> float:
-        """Return the seconds that the recorded trials took."""
-        return self._passed
-
-    def launches(self, subject: Subject, bucket: Bucket, configs: Sequence[Config]) -> Outcome:
-        """Return the recorded launches."""
-        return Outcome("ok", [self._launch(subject, bucket, config) for config in configs])
-
-    def compile(
-        self, subject: Subject, buckets: Sequence[Bucket], configs: Sequence[Config], left_s: float
-    ) -> list[Outcome]:
-        """Return the recorded outcomes; the longest of a batch is the time that it took."""
-        outcomes = []
-        for config in configs:
-            trials = [trial for bucket in buckets if (trial := self._trial(subject, bucket, config)) is not None]
-            seconds = max((each.compile_s for each in trials), default=0.0)
-            failed = next((each for each in trials if _stage(each) == "compile"), None)
-            resources = next((each.resources for each in trials if each.resources), {})
-            value = {"kernels": 0, "resources": dict(resources)}
-            outcomes.append(_failed(failed, seconds) if failed else Outcome("ok", value, elapsed_s=seconds))
-        self._passed += max((each.elapsed_s for each in outcomes), default=0.0)
-        return outcomes
-
-    def gate(self, subject: Subject, bucket: Bucket, config: Config, seeds: Sequence[int], left_s: float) -> Outcome:
-        """Return the recorded judgement."""
-        trial = self._require(subject, bucket, config)
-        self._passed += trial.gate_s
-        if _stage(trial) == "gate":
-            return _failed(trial, trial.gate_s)
-        wrong_one = trial.result == "wrong"
-        gate = {"e": None, "cosine": None, "seeds": len(seeds), "bits": "", **trial.gate}
-        value = {"ok": not wrong_one, "failures": [trial.reason] if wrong_one else [], **gate}
-        return Outcome("ok", value, elapsed_s=trial.gate_s)
-
-    def bench(
-        self, subject: Subject, bucket: Bucket, config: Config, effort: Effort, slow_us: float | None, left_s: float
-    ) -> Outcome:
-        """Return the recorded time with noise."""
-        trial = self._require(subject, bucket, config)
-        self._passed += trial.bench_s
-        if _stage(trial) == "bench" or trial.us is None:
-            return _failed(trial, trial.bench_s)
-        samples = self._samples(trial, subject, "bench", effort.samples)
-        found = timing.summary(samples, "host")
-        slow = slow_us is not None and found.us > slow_us
-        value = {"us": found.us, "spread": found.spread, "samples": len(samples), "method": "replay", "slow": slow}
-        return Outcome("ok", value, elapsed_s=trial.bench_s)
-
-    def race(
-        self,
-        subject: Subject,
-        bucket: Bucket,
-        configs: Sequence[Config],
-        rounds: int,
-        seconds: float,
-        seeds: Sequence[int],
-        left_s: float,
-    ) -> Outcome:
-        """Return recorded times with noise, round by round; races of other seeds draw anew."""
-        trials = [self._require(subject, bucket, config) for config in configs]
-        right = [each.timed for each in trials]
-        samples = [
-            self._samples(each, subject, f"race {list(seeds)}", rounds) if ok else []
-            for each, ok in zip(trials, right, strict=True)
-        ]
-        seconds = sum(map(sum, samples)) * 1e-6
-        self._passed += seconds
-        failures = [[] if ok else [each.reason] for each, ok in zip(trials, right, strict=True)]
-        value = {"failures": failures, "samples_us": samples, "method": "replay", "clock_mhz": None}
-        return Outcome("ok", value, elapsed_s=seconds)
-
-    def _launch(self, subject: Subject, bucket: Bucket, config: Config) -> str:
-        trial = self._trial(subject, bucket, config)
-        return trial.launch if trial is not None and trial.launch else text_of(config)
-
-    def _samples(self, trial: Trial, subject: Subject, what: str, count: int) -> list[float]:
-        drawn = random.Random(f"{self.seed} {subject} {trial.bucket} {text_of(trial.config)} {what}")
-        us, deviation = trial.us or 0.0, (trial.spread or 0.0) / QUARTILES
-        return [us * max(0.1, 1.0 + drawn.gauss(0.0, deviation)) for _ in range(count)]
-
-    def _trial(self, subject: Subject, bucket: Bucket, config: Config) -> Trial | None:
-        return self.recording.trials.get((subject, str(bucket), text_of(config)))
-
-    def _require(self, subject: Subject, bucket: Bucket, config: Config) -> Trial:
-        """Return the trial; raises KeyError for a config that was never recorded, which no space of it holds."""
-        return self.recording.trials[subject, str(bucket), text_of(config)]
+_READING = (OSError, EOFError, zlib.error, ValueError, KvregError)
+"""Raised with words that say what is wrong with a file."""
+_MISSHAPEN = (KeyError, TypeError, IndexError, AttributeError, RecursionError)
+"""Raised by what is JSON and no recording."""
 
 
-def _stage(trial: Trial) -> str | None:
-    """Return the stage that ended a trial before it had a time; `wrong` is a judgement and no such end."""
-    if trial.result == "compile":
-        return "compile"
-    if trial.result in ("resource", "timeout", "crash"):
-        return trial.reason.partition(":")[0]
-    return None
-
-
-def _failed(trial: Trial, seconds: float) -> Outcome:
-    """Return the worker's outcome that a failed trial was made of."""
-    words = trial.reason if trial.result == "compile" else trial.reason.partition(": ")[2]
-    if trial.result in ("timeout", "crash"):
-        return Outcome("timeout" if trial.result == "timeout" else "crash", error=words, elapsed_s=seconds)
-    kind = "OutOfResources" if trial.result == "resource" else "CompilationError"
-    return Outcome("error", error=words, error_type=kind, elapsed_s=seconds)
+def _parse(loaded: Sequence[Any]) -> Recording:
+    """Return the recording that these lines are; raises one of _READING or _MISSHAPEN where they are none."""
+    if not loaded:
+        raise ValueError("an empty file")
+    head, *rows = loaded
+    if head["schema"] != SCHEMA:
+        raise ValueError(f"schema {head['schema']}")
+    if not head["spaces"]:
+        raise ValueError("no space")
+    bare = [_read_space(each) for each in head["spaces"]]
+    if len({space.subject for space in bare}) < len(bare):
+        raise ValueError("a space twice")
+    trials: dict[Key, Trial] = {}
+    for number, row in enumerate(rows, 2):
+        space, trial = _read_row(row, bare, f"line {number}")
+        key = (space.subject, trial.bucket, text_of(trial.config))
+        if key in trials:
+            raise ValueError(f"line {number}: a second row of {key[2]} in {trial.bucket}")
+        trials[key] = trial
+    for space in bare:
+        _require_whole(space, trials)
+    spaces = tuple(_with_pruned(space, trials) for space in bare)
+    return Recording(str(head["device"]), dict(head["versions"]), spaces, trials)
 
 
 def _belongs(known: Known, place: Mapping[Subject, int], spaces: Sequence[Space], versions: Mapping[str, str]) -> bool:
@@ -242,13 +143,17 @@ def _belongs(known: Known, place: Mapping[Subject, int], spaces: Sequence[Space]
     return same and known.trial.bucket in map(str, space.buckets)
 
 
+def _is_whole(space: Space, config: Config, counts: Mapping[tuple[Subject, str], int]) -> bool:
+    """Whether a config has a row in each of a space's buckets."""
+    return counts[space.subject, text_of(config)] == len(space.buckets)
+
+
 def _space(space: Space, counts: Mapping[tuple[Subject, str], int]) -> dict[str, Any]:
-    whole = [c for c in space.candidates.configs if counts[space.subject, text_of(c)] == len(space.buckets)]
     return {
         "subject": space.subject.to_json(),
         "buckets": [str(bucket) for bucket in space.buckets],
         "knobs": {name: list(values) for name, values in space.candidates.knobs.items()},
-        "configs": [dict(config) for config in whole],
+        "configs": [dict(config) for config in space.candidates.configs if _is_whole(space, config, counts)],
         "kernel_hash": space.kernel_hash,
     }
 
@@ -258,13 +163,89 @@ def _trial(trial: Trial) -> dict[str, Any]:
     return {name: value for name, value in asdict(trial).items() if value not in ("", None, {}, 0, 0.0)}
 
 
-def _read_space(record: Mapping[str, Any], trials: Iterable[tuple[Subject, Trial]]) -> Space:
+def _read_space(record: Mapping[str, Any]) -> Space:
+    """Return a space as the head has it, before any row has told what was pruned."""
     subject = Subject.from_json(record["subject"])
+    buckets = tuple(map(Bucket.parse, record["buckets"]))
+    if not buckets:
+        raise ValueError(f"no bucket of {subject}")
+    for each in buckets:
+        subject.request(each)  # raises for a mode or a layout that is none
+        if not each.is_of(Op(subject.op)):
+            raise ValueError(f"bucket {each} of {subject}, a {subject.op}")
+    configs = tuple(_read_config(each, str(subject)) for each in record["configs"])
+    if not configs:
+        raise ValueError(f"no default of {subject}")
+    if len(set(map(text_of, configs))) < len(configs):
+        raise ValueError(f"a config of {subject} twice")
+    knobs = {name: tuple(values) for name, values in record["knobs"].items()}
+    if not all(knobs.values()):
+        raise ValueError(f"a knob of {subject} without values")
+    return Space(subject, buckets, Candidates(knobs, configs, ()), record["kernel_hash"])
+
+
+def _read_config(record: Any, of: str) -> Config:
+    if not isinstance(record, dict) or not all(type(value) is int for value in record.values()):
+        raise ValueError(f"{of}: config {record!r}")
+    return record
+
+
+def _read_row(row: Any, spaces: Sequence[Space], where: str) -> tuple[Space, Trial]:
+    """Return a line's trial and the space that it is of."""
+    if not isinstance(row, dict):
+        raise ValueError(f"{where}: no object")
+    fields = dict(row)
+    place = fields.pop("space")
+    if type(place) is not int or not 0 <= place < len(spaces):
+        raise ValueError(f"{where}: space {place!r} of {len(spaces)}")
+    _read_config(fields["config"], where)
+    odd = [name for name, kind in KINDS.items() if not isinstance(fields.get(name, kind()), kind)]
+    if odd:
+        raise ValueError(f"{where}: {odd[0]} {fields[odd[0]]!r}")
+    for name in sorted(NUMBERS & fields.keys()):
+        _require_number(fields[name], f"{where}: {name}", optional=name in OPTIONAL)
+    trial, space = Trial(**fields), spaces[place]
+    if trial.bucket not in map(str, space.buckets):
+        raise ValueError(f"{where}: bucket {trial.bucket}, which is none of its space")
+    if trial.result not in RESULTS:
+        raise ValueError(f"{where}: result {trial.result}")
+    if trial.result in ("ok", "slow") and not trial.us:
+        raise ValueError(f"{where}: {trial.result} without a time")
+    return space, trial
+
+
+KINDS: Mapping[str, type] = {"bucket": str, "reason": str, "launch": str, "gate": dict, "resources": dict}
+OPTIONAL = {"us", "spread"}
+NUMBERS = OPTIONAL | {"samples", "compile_s", "gate_s", "bench_s"}
+"""Fields of a trial that a replay computes with."""
+
+
+def _require_number(value: Any, name: str, *, optional: bool) -> None:
+    if value is None and optional:
+        return
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} {value!r}")
+
+
+def _require_whole(space: Space, trials: Mapping[Key, Trial]) -> None:
+    """Raise ValueError where a config of a space lacks a row, or the default was not tried."""
+    default, *_ = space.candidates.configs
+    keys = [(space.subject, str(where), text_of(each)) for each in space.candidates.configs for where in space.buckets]
+    missing = [key for key in keys if key not in trials]
+    if missing:
+        (subject, bucket, config), *others = missing
+        more = f" (and {len(others)} more)" if others else ""
+        raise ValueError(f"no row of {subject}, {config} in {bucket}{more}")
+    for key in keys[: len(space.buckets)]:
+        if trials[key].result == "constraint":
+            raise ValueError(f"{space.subject}: the default was not tried in {key[1]}: {text_of(default)}")
+
+
+def _with_pruned(space: Space, trials: Mapping[Key, Trial]) -> Space:
+    """Return a space with what its rows say was pruned."""
     pruned = tuple(
         (trial.config, trial.bucket, trial.reason)
-        for of, trial in trials
-        if of == subject and trial.result == "constraint"
+        for (of, *_), trial in trials.items()
+        if of == space.subject and trial.result == "constraint"
     )
-    knobs = {name: tuple(values) for name, values in record["knobs"].items()}
-    buckets = tuple(map(Bucket.parse, record["buckets"]))
-    return Space(subject, buckets, Candidates(knobs, tuple(record["configs"]), pruned), record["kernel_hash"])
+    return replace(space, candidates=replace(space.candidates, pruned=pruned))
