@@ -55,7 +55,8 @@ def bench(**asked: Any) -> int:
     Every row has the time of one call (graph replay over buffers that rotate through more than three times the L2),
     its share of the read bandwidth measured in the same run, how many times faster it is than the fastest bf16 of the
     run, the host's time of one eager call, and e against fp64 attention over the cache that it read. Without flags for
-    a shape it measures the table of docs/bench.md. Ends with 5 when a kernel of kvreg was wrong.
+    a shape it measures the table of docs/bench.md. Ends with 3 when no mode that was asked for can be measured, with 5
+    when a kernel of kvreg was wrong.
     """
     return _bench(Asked(**asked))
 

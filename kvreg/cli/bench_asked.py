@@ -70,7 +70,8 @@ def modes_of(asked: Asked) -> tuple[Mode, ...]:
 def plan(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> list[Planned]:
     """Return the shapes and what is measured at each; raises UsageError for flags that do not go together.
 
-    Raises Refused where no variant of kvreg is measured at any of them.
+    Raises Refused where no variant of kvreg is measured at any of them in any of `modes`: kvreg's bf16, which is
+    always there to compare with, answers nobody who asked for another mode.
     """
     from kvreg.bench import pays, subjects
 
@@ -80,9 +81,9 @@ def plan(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> list[Planned]
     make = pays.plan if asked.pays else subjects.plan
     vllm = asked.peer is not None
     planned = [make(shape, machine.device, modes, every=asked.every, vllm=vllm) for shape in shapes]
-    if any(subject.maker == "kvreg" for each in planned for subject in each.subjects):
+    if any(subject.maker == "kvreg" and subject.mode in modes for each in planned for subject in each.subjects):
         return planned
-    first, *others = (refusal for each in planned for refusal in each.refusals)
+    first, *others = (refusal for each in planned for refusal in each.refusals if refusal.mode in modes)
     more = f" (and {len(others)} more)" if others else ""
     raise Refused(f"bench: {first.reason}{more}; or take --all-variants, which asks for no evidence")
 

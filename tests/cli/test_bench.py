@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from kvreg.bench.vllm_kernels import FILES
+from kvreg.cli import bench_asked
+from kvreg.validation import machine as machines
 
 SMALL = ("--batch", "2", "--context", "33", "--q-heads", "4", "--kv-heads", "2", "--head-size", "64")
 STAND_IN = {
@@ -87,8 +89,44 @@ def test_what_select_refuses_is_not_measured_and_a_remedy_stands_beside_the_reas
     done = here("bench", "--device", "cpu", "--op", "write", *SMALL[:-1], "48", "--mode", "int4_per_token_head")
 
     assert done.code == 3
-    assert done.err.startswith("kvreg: bench: none on cpu: evidence: required a trace for head size 48 on cpu")
+    assert done.err.startswith(
+        "kvreg: bench: int4_per_token_head on cpu: evidence: required a trace for head size 48 on"
+    )
     assert "--all-variants" in done.err
+
+
+INT8, INT4 = ("--mode", "int8_per_token_head"), ("--mode", "int4_per_token_head")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [(*SMALL, "--op", "decode"), ("--pays", "--batch", "1", "--context", "256", "--head-size", "64")],
+    ids=("shape", "pays"),
+)
+def test_bf16_alone_is_no_answer_to_a_mode_that_is_refused(
+    here: Callable[..., object], asked: tuple[str, ...]
+) -> None:
+    done = here("bench", "--device", "cpu", *asked, *INT8, "--json")
+
+    assert done.code == 3
+    # Nothing was measured: the reason is that of the mode, and not of one that nobody named.
+    assert done.document["error"]["message"].startswith(
+        "bench: int8_per_token_head on cpu: evidence: required a trace"
+    )
+    assert done.err == ""
+
+
+def test_a_mode_that_is_refused_beside_one_that_is_measured_stands_with_its_reason() -> None:
+    machine = machines.machine_for("cpu")
+    asked = bench_asked.Asked(
+        device="cpu", modes=(INT8[1], INT4[1]), works=("write",), batch=2, context=33, q_heads=4, kv_heads=2,
+        head_sizes=(64,), page=None, ragged=None, only=(), every=False, peer=None, pays=False, plot=None, as_json=True,
+    )  # fmt: skip
+
+    (planned,) = bench_asked.plan(asked, machine, bench_asked.modes_of(asked))
+
+    assert [each.mode for each in planned.subjects] == ["none", "int4_per_token_head"]
+    assert [each.mode for each in planned.refusals] == ["int8_per_token_head"]
 
 
 def test_a_plot_without_matplotlib_is_one_line_before_any_work(
