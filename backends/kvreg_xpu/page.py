@@ -57,8 +57,8 @@ neighbours: a pass of 3.3.0b1 that moves layouts gave its `tt.join` another layo
 256, 512), and so did the writes at 64, 96, 128 and 256.
 
 So `hadamard` in `backends/kvreg_triton/rotation.py` pairs the halves of a block: the transposed butterfly, and H is
-symmetric. As a trial, that change alone compiled decode and prefill at 64, 96, 128 and 192. Where the table above says
-`refused: compile`, the kernels were last compiled before it.
+symmetric. As a trial, that change alone compiled decode and prefill at 64, 96, 128 and 192; the kernels of the table
+above have it.
 
 Still lent by the child that compiles: 3.3 cannot subscript a constant tuple, which the signs of the rotation are."""
 
