@@ -115,7 +115,10 @@ def again(record: Record, forms: set[str] | None = None) -> None:
     assert lines
     compiled = Compiler(jobs=2).run([Specialization.from_json(line["specialization"]) for line in lines])
     for index, result in compiled:
-        assert (result.status, result.reading) == (lines[index]["status"], lines[index]["reading"]), record.file
+        recorded = lines[index]["reading"]
+        # Of NVIDIA's machine code more is read since than stands on record.
+        found = {name: result.reading[name] for name in recorded}
+        assert (result.status, found) == (lines[index]["status"], recorded), record.file
 
 
 @pytest.mark.parametrize(

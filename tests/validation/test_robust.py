@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from kvreg.core import resolve
 from kvreg.core.errors import UsageError
+from kvreg.core.modes import Mode
 from kvreg.runtime.launchers import load
 from kvreg.validation.gpu import enduring
 from kvreg.validation.gpu.options import Options
@@ -316,14 +317,14 @@ def test_a_hazard_must_end_as_it_should_and_leave_the_device_in_order():
 
 
 def test_every_decode_variant_that_a_place_runs_is_lined_up():
-    own = ("int4_per_token_head", "cuda-int4-decode@1")
-    assert own in line_ups(H200)
-    assert own not in line_ups(place_of("interpreter"))
-    assert len(line_ups(H200)) == 6
+    own = {each for each in line_ups(H200) if each[1].startswith("cuda-")}
+    assert {mode for mode, _ in own} == {str(mode) for mode in Mode if mode is not Mode.NONE}
+    assert not own & set(line_ups(place_of("interpreter")))
+    assert len(line_ups(H200)) == len(Mode) + len(own)
     tasks = suite.tasks(H200)
-    assert len(tasks) == 6 * 5 + 1
+    assert len(tasks) == 9 * 5 + 1
     assert len({suite.title(task) for task in tasks}) == len(tasks)
-    assert len({task.bundle for task in tasks}) == 7
+    assert len({task.bundle for task in tasks}) == 10
 
 
 def test_a_card_without_fp8_is_asked_nothing_of_it():
