@@ -207,7 +207,9 @@ def test_a_record_of_a_variant_that_is_gone_is_stale(kvreg, home, trace_maker, c
     assert found[0]["problem"] == "long-gone@1 is no variant now"
 
 
-@pytest.mark.parametrize("command", [("list",), ("check",), ("show", "b200-int4")])
+@pytest.mark.parametrize(
+    "command", [("list",), pytest.param(("check",), marks=pytest.mark.long), ("show", "b200-int4")]
+)
 def test_evidence_loads_no_torch(kvreg, record, command):
     record()
     at_exit = (

@@ -95,6 +95,7 @@ def test_the_wheel_and_the_checkout_give_one_answer(installed, tmp_path):
 ROOT_PATHS = os.pathsep.join(str(ROOT / name) for name in ("", "backends", "tuning"))
 
 
+@pytest.mark.long
 def test_evidence_is_checked_from_a_bare_wheel(installed, tmp_path):
     done = run(installed, tmp_path / "home", "evidence", "check")
 
@@ -102,6 +103,7 @@ def test_evidence_is_checked_from_a_bare_wheel(installed, tmp_path):
     assert "sound" in done.stdout
 
 
+@pytest.mark.long
 def test_two_builds_of_one_tree_are_equal(source, wheel, tmp_path):
     assert build(source, tmp_path).read_bytes() == wheel.read_bytes()
 

@@ -67,7 +67,7 @@ STORED = [
     for layout in known(mode)
     for head_size in HEAD_SIZES
     # Rows that lie together in another layout do so by other strides alone.
-    if layout == str(default(mode)) or head_size in (40, 96, 192)
+    if layout == str(default(mode)) or head_size in (40, 96)
 ]
 
 

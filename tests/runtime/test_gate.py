@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvreg.core.layouts import LayoutId, known
+from kvreg.core.layouts import LayoutId, default, known
 from kvreg.core.modes import Mode
 from kvreg.gate.run import run_attention, run_write
 from kvreg.runtime.attention import write
@@ -56,7 +56,13 @@ def judge(cache, batch: Batch, attend_batch, **keywords):
     ("backend", "mode", "layout", "kind"),
     [
         *(("cpu", mode, layout, kind) for mode in MODES for layout in known(mode) for kind in KINDS),
-        *(("triton", mode, layout, kind) for mode in FAMILIES for layout in known(mode) for kind in KINDS),
+        *(
+            ("triton", mode, layout, kind)
+            for mode in FAMILIES
+            for layout in known(mode)
+            for kind in KINDS
+            if kind == "mixed" or layout == str(default(mode))
+        ),
         *(("triton", mode, "inline.1", "mixed") for mode in MODES if mode not in FAMILIES),
     ],
     indirect=["backend"],

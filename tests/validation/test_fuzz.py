@@ -183,6 +183,7 @@ def test_a_failure_and_a_crash_are_counted_with_the_command_that_repeats_them(fa
     assert "--seed 2 --start 50 --cases 25 --mode none" in printed
 
 
+@pytest.mark.long
 def test_a_run_that_fails_everywhere_stops(failing, monkeypatch, capsys):
     monkeypatch.setattr(fuzz, "MOST_FAILURES", 1)
 
@@ -192,6 +193,7 @@ def test_a_run_that_fails_everywhere_stops(failing, monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("stopped after 1 failures\n")
 
 
+@pytest.mark.long
 def test_the_time_ends_a_run_and_what_was_cut_off_is_done_again(capsys):
     tally = fuzz.run(device="cpu", minutes=0, modes=("none",), workers=1)
 

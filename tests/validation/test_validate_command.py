@@ -52,6 +52,7 @@ def test_right_kernels_are_recorded_and_selected_and_not_validated_twice(shop) -
     assert again.stdout == "cpu: every variant has current evidence; nothing to validate\n"
 
 
+@pytest.mark.long
 def test_a_changed_kernel_is_stale_and_only_it_is_validated_again(shop) -> None:
     shop.validate("right", "store")
     kernels = shop.folder / "crooked_kernels.py"
@@ -116,6 +117,7 @@ def test_a_kernel_that_keeps_crashing_is_given_up_and_others_go_on(shop) -> None
     assert counted.count("skipped") == len(counted) - counted.count("crash") > 0
 
 
+@pytest.mark.long
 def test_a_hang_is_a_timeout_and_the_kernel_is_given_up(shop) -> None:
     code, document = shop.validate("hangs", options=("--cell-timeout", "2"))
 
