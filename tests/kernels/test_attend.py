@@ -95,6 +95,7 @@ def test_every_group_is_right(mode, op, group, attention, store):
     judged(mode, op, batch, attention, store)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("page", "head_size"), [(16, 96), (48, 40), (528, 64), (544, 64)])
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
 @pytest.mark.parametrize("mode", TWO)
@@ -142,6 +143,7 @@ def test_every_feature_is_right_in_every_mode(mode, op, features, attention, sto
     judged(mode, op, batch, attention, store, splits=3 if op is Op.DECODE else 1, tile=32)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "features",
     [("causal",), ("window",), ("sinks",), ("per_sequence_causal",), ("window", "prefix_ranges")],

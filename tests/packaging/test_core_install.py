@@ -77,6 +77,7 @@ def test_validate_names_the_extra_that_it_needs(kvreg):
     assert len(found.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_an_editable_install_runs_the_tree_it_was_made_from(core, copy_tree, environment, process, tmp_path):
     source = copy_tree(tmp_path / "source")
     python = environment(tmp_path / "venv", "--no-deps", "-e", str(source))

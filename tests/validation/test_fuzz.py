@@ -169,6 +169,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzz, "JUDGE", "fuzz_tasks:judge")
 
 
+@pytest.mark.long
 def test_a_failure_and_a_crash_are_counted_with_the_command_that_repeats_them(failing, capsys):
     tally = fuzz.run(device="cpu", minutes=None, seed=2, cases=4 * FAMILY, modes=("none",), workers=2)
 
