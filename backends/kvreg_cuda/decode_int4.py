@@ -276,6 +276,12 @@ def attend(
     all_end = tl.min(tl.where(store_ok, last, all_end), 0)
     if not SINGLE:
         begin, end = split_bounds(split, splits, chunk, begin, end, TILE)
+        if (split > 0) & (begin >= end):
+            # In a batch of unlike lengths most splits of a short sequence: gone before q is read and rotated.
+            gone = partial_lse + ((row * (tl.num_programs(1) * group) + head) * splits + split) * 2
+            tl.store(gone, tl.full([ROWS], -float("inf"), tl.float32), mask=store_ok)
+            tl.store(gone + 1, tl.zeros([ROWS], tl.float32), mask=store_ok)
+            return
     whole = begin + tl.cdiv(tl.maximum(all_begin - begin, 0), TILE) * TILE
     whole_end = whole + tl.maximum(tl.minimum(all_end, end) - whole, 0) // TILE * TILE
 
