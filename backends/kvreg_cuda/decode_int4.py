@@ -18,10 +18,11 @@ Longer than other modules: a kernel family stays in one file, so that a change s
 import triton
 import triton.language as tl
 
+from kvreg_cuda.many_splits import ManySplits
 from kvreg_triton.attend_int4 import reduce, unrotated
-from kvreg_triton.launch import INTERPRETED, Decode
+from kvreg_triton.launch import INTERPRETED
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
-from kvreg_triton.paging import aligned, block_sequence, in_aligned_sixteen, slots_of, split_bounds, value_rows
+from kvreg_triton.paging import aligned, block_sequence, slots_of, split_bounds
 from kvreg_triton.rotation import hadamard, signs
 
 PACKED = tl.constexpr(not INTERPRETED)
@@ -138,20 +139,23 @@ def rotated_query(
 
 @triton.jit
 def values_by_tokens(
-    v, page_row, begin, end, v_page, HALF: tl.constexpr, inside, TILE: tl.constexpr, PAGE: tl.constexpr,
+    v, page_row, begin, end, v_page, inside, HALF: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr,
     V_BYTE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Load the V codes of a tile that begins at a multiple of 16 as (TILE / 16 * HALF, 16): sixteen tokens of a byte.
+    """Load the V codes of a tile that begins at a multiple of 16: (TILE / 16 * HALF, 16), sixteen tokens of a byte.
 
-    As (HALF, TILE) neighbouring threads would take 16 bytes of each page in turn, and L2 be asked four times as often.
+    As (HALF, TILE) neighbouring threads would take 16 bytes of each page in turn: four times as many requests to L2,
+    which then limit the kernel (docs/performance.md).
     """
     sixteen = begin + tl.arange(0, TILE // 16) * 16
     there = tl.full([TILE // 16], True, tl.int1)
     if MASKED:
+        # Whole groups keep loads wide; bytes behind `end` are some token's nibbles and get weight 0.
         there = sixteen < end
     page, slot = slots_of(page_row, sixteen, there, PAGE)
     byte = tl.arange(0, HALF)
     rows: tl.constexpr = TILE // 16 * HALF
+    # The multiple is that of the strides, which reshape forgets.
     from_v = tl.multiple_of(tl.reshape((page * v_page + slot)[:, None] + byte[None, :] * V_BYTE, [rows]), 16)
     mask = tl.reshape(there[:, None] & inside[None, :], [rows])
     return tl.load(v + (from_v[:, None] + tl.arange(0, 16)[None, :]), mask=mask[:, None], other=0)
@@ -219,7 +223,8 @@ def attend_tile(
         from_v = v + (page * v_page + slot * v_slot)[:, None] + byte[None, :]
         low, high = nibbles(tl.load(from_v, mask=there[:, None] & inside[None, :], other=0))
     else:
-        low, high = nibbles(values_by_tokens(v, page_row, begin, end, v_page, HALF, inside, TILE, PAGE, V_BYTE, MASKED))
+        codes = values_by_tokens(v, page_row, begin, end, v_page, inside, HALF, TILE, PAGE, V_BYTE, MASKED)
+        low, high = nibbles(codes)
         low, high = as_rows(low, HALF, TILE), as_rows(high, HALF, TILE)
     acc_even = acc_even * fade[:, None] + folded(tl.dot(weights, low, out_dtype=tl.int32), HALF) * worth[:, None]
     acc_odd = acc_odd * fade[:, None] + folded(tl.dot(weights, high, out_dtype=tl.int32), HALF) * worth[:, None]
@@ -363,4 +368,4 @@ def attend(
         tl.store(partial_lse + part * 2 + 1, total[:, None], mask=store_ok[:, None])
 
 
-DECODE = Decode(attend, reduce)
+DECODE = ManySplits(attend, reduce)

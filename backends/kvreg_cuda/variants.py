@@ -24,7 +24,7 @@ _EIGHT_BIT = {Mode.FP8_PER_TENSOR: "fp8t", Mode.INT8_PER_TOKEN_HEAD: "int8", Mod
 def _config(device: Device, request: Request) -> Mapping[str, int]:
     """One warp up to heads of 128, so that row reductions stay in registers; the best of a small grid on an H200.
 
-    More stages than 3 win only where tiles are small (docs/performance.md).
+    More stages than 3 win where tiles are small or warps share them (docs/performance.md).
     """
     width = padded(request.head_size)
     config = {"rows": ROWS, "tile": 64, "num_warps": 1, "num_stages": 3, "programs_per_unit": 8, "chunk": 512}
@@ -32,7 +32,9 @@ def _config(device: Device, request: Request) -> Mapping[str, int]:
         return config | {"num_stages": 5, "maxnreg": 168}
     if width <= 128:
         return config
-    return config | {"tile": 64 if width <= 256 else 32, "num_warps": 2, "programs_per_unit": 4}
+    if width <= 256:
+        return config | {"num_warps": 2, "num_stages": 5, "programs_per_unit": 4}
+    return config | {"tile": 32, "num_warps": 2, "programs_per_unit": 4}
 
 
 def _paired_config(device: Device, request: Request) -> Mapping[str, int]:
@@ -66,8 +68,7 @@ def own() -> tuple[Variant, ...]:
 def _int4_decode() -> Variant:
     """Return decode on integer matrix units, which came with sm_80.
 
-    It does not split several query tokens over rows (multi_query_split): 8 rows hold few, and the cache would be read
-    again for each.
+    Where the query tokens of a sequence do not fit 8 rows, each block of rows reads the cache, all but one from L2.
     """
     return Variant(
         id=VariantId("cuda-int4-decode", 1),
@@ -79,12 +80,14 @@ def _int4_decode() -> Variant:
         kernels=(
             "kvreg_cuda.decode_int4:attend",
             "kvreg_cuda.decode_int4:reduce",
+            "kvreg_cuda.many_splits:reduce_many",
+            "kvreg_cuda.many_splits:ManySplits",
             "kvreg_triton.launch:Decode",
         ),
         format=_stored(Mode.INT4_PER_TOKEN_HEAD),
         default_config=_config,
         constraints=Constraints(
-            features=tuple(word for word in FEATURES if word != "multi_query_split"),
+            features=FEATURES,
             group_max=ROWS,
             min_capability=(8, 0),
         ),
