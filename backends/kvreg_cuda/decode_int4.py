@@ -152,12 +152,14 @@ def values_by_tokens(
     if MASKED:
         # Whole groups keep loads wide; bytes behind `end` are some token's nibbles and get weight 0.
         there = sixteen < end
-    page, slot = slots_of(page_row, sixteen, there, PAGE)
-    byte = tl.arange(0, HALF)
+    page, _ = slots_of(page_row, sixteen, there, PAGE)
     rows: tl.constexpr = TILE // 16 * HALF
-    # The multiple is that of the strides, which reshape forgets.
-    from_v = tl.multiple_of(tl.reshape((page * v_page + slot)[:, None] + byte[None, :] * V_BYTE, [rows]), 16)
+    # Only page numbers are reshaped: the compiler must see which multiples the products with strides are.
+    page = tl.reshape(tl.broadcast_to(page[:, None], [TILE // 16, HALF]), [rows])
     mask = tl.reshape(there[:, None] & inside[None, :], [rows])
+    row = tl.arange(0, rows)
+    slot = (begin + row // HALF * 16) % PAGE
+    from_v = page * v_page + slot + row % HALF * V_BYTE
     return tl.load(v + (from_v[:, None] + tl.arange(0, 16)[None, :]), mask=mask[:, None], other=0)
 
 

@@ -20,9 +20,9 @@ ALIKE = 0.8
 """From this share of n_seqs * max_context on lengths count as alike: even splits then lose a fifth at most."""
 
 STARTED_TOKENS = 64
-"""What a program costs before its first tile, in tokens that another takes in that time. Measured of cuda-int4-decode on
-an H200, clocks read in the kernel: 1.6 us until it knows its keys, where one without keys leaves, 4 to 5 us more until
-its first tile, and 2.2 us for each 64 tokens: 47 to 190 tokens. Most parts of a batch of unlike lengths are empty."""
+"""What a program costs before its first tile, in tokens that another takes in that time. Measured of cuda-int4-decode
+on an H200, clocks read in the kernel: 1.6 us until it knows its keys, where one without keys leaves, 4 to 5 us more
+until its first tile, and 2.2 us for each 64 tokens: 47 to 190 tokens. Most parts of an uneven batch are empty."""
 
 UNSPLIT = SplitPlan(splits=1, chunk=0, partial_out=None, partial_lse=None)
 """What prefill runs with: its query blocks fill the card without cutting contexts."""

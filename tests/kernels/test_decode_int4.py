@@ -131,8 +131,8 @@ def test_rows_behind_the_last_sequence_become_zeros_whatever_stands_before_them(
     assert (out[2:] == 0).all()
 
 
-def test_it_is_offered_for_decode_of_narrow_groups_without_multi_query_split():
+def test_it_is_offered_for_decode_of_narrow_groups_with_every_feature():
     assert VARIANT.op is Op.DECODE
     assert VARIANT.constraints.group_max == 8
-    assert set(FEATURES) - set(VARIANT.constraints.features) == {"multi_query_split"}
+    assert VARIANT.constraints.features == FEATURES
     assert set(INPUTS) >= {"normal", "one_sided"}
