@@ -1,4 +1,4 @@
-"""The recorded half of int4 decode's space on an H200 (recorded/README.md): what each effort and the model lose there.
+"""The recorded space of int4 decode on an H200 (recorded/README.md): what each effort and the model lose there.
 
 Every bound but the model's follows from a rule of the tuner; the model's are the numbers that were found, rounded up.
 """
@@ -23,9 +23,10 @@ LEAST = 0.03
 NOISE = 0.005
 """Of a race's medians here: spreads of one sample are 1 to 2 %, over 30 rounds."""
 
-MODEL = {"b1-c4096": 0.153, "b8-c4096": 0.025, "b32-c8192": 0.0}
-"""What its choice loses against the best measured. The goal of 15 % is missed in b1-c4096, by 0.2 points: the model
-keeps the default there, for the first of its ranking is not 10 % faster by its own estimate."""
+GOAL = 0.15
+"""The most that the model's choice may lose against the best measured; set in advance."""
+MODEL = {"b1-c4096": 0.145, "b8-c4096": 0.005, "b32-c8192": 0.012}
+"""What it loses here: the model keeps the default, for the first of its ranking is not 10 % faster by its estimate."""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,7 @@ def test_regret_of_every_effort_is_what_the_tuner_s_rules_allow(
         assert worst["normal", bucket] <= LEAST + NOISE
         assert worst["full", bucket] <= LEAST + NOISE
         assert worst["model", bucket] == pytest.approx(MODEL[bucket], abs=0.002)
+        assert worst["model", bucket] <= GOAL
 
 
 def test_the_model_never_chooses_what_was_measured_slower_than_the_default(space: recording.Recording) -> None:
@@ -69,7 +71,7 @@ def test_the_model_never_chooses_what_was_measured_slower_than_the_default(space
 
 
 RANKS = {"b1-c4096": 0.7, "b8-c4096": 0.9, "b32-c8192": 0.9}
-"""Spearman's correlation of estimated and measured times at least: 0.74, 0.94 and 0.93 were found."""
+"""Spearman's correlation of estimated and measured times at least: 0.71, 0.96 and 0.96 were found."""
 
 
 @pytest.mark.parametrize("bucket", BUCKETS)
