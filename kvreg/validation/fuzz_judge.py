@@ -77,7 +77,7 @@ def _judge(case: Case, place: Place) -> Judged:
     cache = cache_of(case, batch, place)
     written = _written(cache, batch)
     reference = reference_of(batch, cache.view)
-    attended = _attended(case, cache, batch, reference)
+    attended = _attended(case, cache, batch, _as_stored(reference, case, place))
     failures = [*written, *_of("kernel", attended.failures), *_read_back(cache, batch)]
     if place.resolution.device.platform != "cpu":
         here, host = batch.to("cpu"), place_of("cpu")
@@ -171,6 +171,20 @@ def _attended(case: Case, cache: KVCache, batch: Batch, reference: Reference, *,
             lse.copy_(result[1])
 
     return run_attention(call, batch, cache.view, reference=reference, repeats=repeats)
+
+
+def _as_stored(reference: Reference, case: Case, place: Place) -> Reference:
+    """Return a reference as the place's store would leave it: Triton's interpreter cuts bf16 off, a card rounds.
+
+    Such a cut alone is an e of 3.2e-3 on average and of 5.03e-3 at most, over what class exact allows on N(0,1);
+    rounding costs 1.6e-3 and 2.3e-3 (348 rows of 40 values, Triton 3.6 and 3.9). No kernel can help it, so on the
+    interpreter the reference is cut too: a right kernel, which computes in fp32 there, was then off by 2.3e-4 at most.
+    The limits stay what they are.
+    """
+    if not (place.interpreted and case.dtype == "bf16"):
+        return reference
+    bits = reference.out.to(torch.float32).view(torch.int32) & ~0xFFFF
+    return replace(reference, out=bits.view(torch.float32).to(torch.float64))
 
 
 def _read_back(cache: KVCache, batch: Batch) -> list[Failure]:
