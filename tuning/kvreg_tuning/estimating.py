@@ -36,13 +36,13 @@ from kvreg_tuning.store import Merge, merge
 from kvreg_tuning.subjects import Config, Subject, kernel_text, offered, text_of
 
 BUDGET_S = 210.0
-"""Of a run that names none: write, decode and prefill of a shape end within five minutes on two cores."""
+"""Of a run that names none: all variants of a shape in one mode end within five minutes on two cores."""
 
 MAIN = {Op.WRITE: "write", Op.DECODE: "attend split", Op.PREFILL: "attend"}
 """Op -> the form that is compiled; see kvreg_triton.cross.launches."""
 
 SHARES = {Op.WRITE: 1.0, Op.DECODE: 2.0, Op.PREFILL: 3.0}
-"""How a budget is shared: a prefill's space is four times a write's, and its kernels take longest to compile."""
+"""How variants share a budget: a portable prefill's space is five times a write's, and prefills compile longest."""
 
 KEPT = ("registers", "spill_bytes", "shared_bytes", "matrix_instruction")
 """Figures that an entry names."""
