@@ -8,13 +8,14 @@ from typing import Any, get_args
 
 from kvreg.core import resolve
 from kvreg.core.environment import read
-from kvreg.core.errors import UsageError, wrong
+from kvreg.core.errors import UsageError, shown, wrong
 from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Mode
 from kvreg.core.near import completed
 from kvreg.core.requests import DTYPES, FEATURES, Accuracy, Request
 from kvreg.core.select import select
 from kvreg.core.selections import Selection
+from kvreg.core.standing import ALLOWABLE
 
 MASKS = ("causal", "non_causal", "per_sequence_causal")
 """Feature words that say what a query may see; without one of them causal is assumed."""
@@ -73,7 +74,7 @@ def ask(
         layout=layout,
         accuracy=accuracy,
     )
-    return select(request, resolution, environment, allow)
+    return select(request, resolution, environment, _words("allow", allow, ALLOWABLE))
 
 
 def make_request(
@@ -104,7 +105,7 @@ def make_request(
         "features": features,
         "batch": batch,
         "context": context,
-        "layout": LayoutId.parse(layout) if isinstance(layout, str) else layout,
+        "layout": None if layout is None else LayoutId.of(layout),
         "accuracy": accuracy,
     }
     assumed = [name for name, value in given.items() if value is None]
@@ -139,9 +140,10 @@ def parse_mode(text: Mode | str | None) -> Mode | None:
 
     vLLM's words for its cache dtypes are no modes here, so that one thing has one name; they lead to theirs.
     """
-    if text is None or text == "all":
+    is_text = isinstance(text, str)
+    if text is None or (is_text and text == "all"):
         return None
-    if text in _VLLM_WORDS:
+    if is_text and text in _VLLM_WORDS:
         mode = _VLLM_WORDS[text]
         remedy = f"take {mode}" if mode is not None else _NO_E5M2
         known = ", ".join(Mode)
@@ -151,8 +153,8 @@ def parse_mode(text: Mode | str | None) -> Mode | None:
     return Mode(text)
 
 
-def _features(words: Iterable[str]) -> tuple[tuple[str, ...], bool]:
-    asked = [words] if isinstance(words, str) else list(words)
+def _features(words: object) -> tuple[tuple[str, ...], bool]:
+    asked = _words("features", words, FEATURES)
     for word in asked:
         _known("feature", word, FEATURES)
     missing = not any(mask in asked for mask in MASKS)
@@ -160,19 +162,31 @@ def _features(words: Iterable[str]) -> tuple[tuple[str, ...], bool]:
     return tuple(word for word in FEATURES if word in chosen), missing
 
 
+def _words(field: str, value: Any, valid: Iterable[str]) -> tuple[Any, ...]:
+    """Return the words of a list of them, or the only one; each is still to be looked up."""
+    if isinstance(value, str):
+        return (value,)
+    try:
+        return tuple(value)
+    except TypeError:
+        required = f"words, each one of {', '.join(valid)}"
+        raise UsageError(wrong(field, required=required, found=shown(value), remedy="give a list of them")) from None
+
+
 def _known(field: str, value: object, valid: Sequence[str]) -> None:
-    if value in valid:
+    is_text = isinstance(value, str)
+    if is_text and value in valid:
         return
-    near = completed(str(value), valid)
+    near = completed(str(value), valid) if is_text else ()
     remedy = f"did you mean {near[0]}?" if near else "take one of these"
-    message = wrong(field, required=f"one of {', '.join(valid)}", found=repr(value), remedy=remedy)
+    message = wrong(field, required=f"one of {', '.join(valid)}", found=shown(value), remedy=remedy)
     raise UsageError(message, candidates=near or valid)
 
 
 def _count(field: str, value: object, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UsageError(
-            wrong(field, required="a whole number from 1", found=repr(value), remedy="give such a number")
+            wrong(field, required="a whole number from 1", found=shown(value), remedy="give such a number")
         )
     if value > most:
         raise UsageError(wrong(field, required=f"at most {most}", found=str(value), remedy="give a smaller number"))

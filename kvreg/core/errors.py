@@ -26,6 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_LONGEST_SHOWN = 80
+"""Characters of a value of another type than was asked for."""
+
 
 class KvregError(Exception):
     """Base of all deliberate errors; `exit_code` is what the CLI returns for it."""
@@ -151,3 +154,14 @@ class NoImprovement(KvregError):
 def wrong(subject: str, *, required: object, found: object, remedy: str) -> str:
     """Return the one line that an error about `subject` consists of."""
     return f"{subject}: required {required}, found {found}; {remedy}"
+
+
+def shown(value: object) -> str:
+    """Return a caller's value as `found` names it: its repr, on one line and cut where it is long.
+
+    A tensor or a table given in place of a word prints over many lines.
+    """
+    if isinstance(value, str):
+        return repr(value)
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kvreg.core.errors import UsageError
+from kvreg.core.errors import UsageError, shown, wrong
 from kvreg.core.modes import SCALE_BYTES, Mode
 
 _PATTERN = re.compile(r"(?P<family>[a-z]+)\.(?P<revision>[1-9][0-9]*)")
@@ -39,6 +39,22 @@ class LayoutId:
         if match is None:
             raise UsageError(f"layout {text!r}: required NAME.REVISION such as planar.1; known: {', '.join(known())}")
         return cls(match["family"], int(match["revision"]))
+
+    @classmethod
+    def of(cls, given: object) -> LayoutId:
+        """Return the id that a caller gave, as it is or as a text; raises UsageError for anything else."""
+        if isinstance(given, str):
+            return cls.parse(given)
+        if isinstance(given, cls):
+            return given
+        raise UsageError(
+            wrong(
+                "layout",
+                required=f"one of {', '.join(known())}",
+                found=shown(given),
+                remedy="pass a LayoutId or its text",
+            )
+        )
 
     def __str__(self) -> str:
         return f"{self.family}.{self.revision}"

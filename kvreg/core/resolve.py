@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from kvreg.core import device_files, environment, notices, registry
 from kvreg.core.backends import Detected
 from kvreg.core.devices import ARCH_PREFIX, Device, Resolution
-from kvreg.core.errors import DeviceUnavailable, UnknownDevice
+from kvreg.core.errors import DeviceUnavailable, UnknownDevice, shown, wrong
 from kvreg.core.near import nearest
 
 _VENDOR_WORDS = ("nvidia", "amd", "intel")
@@ -39,6 +39,11 @@ def resolve(text: str) -> Resolution:
 
 def resolve_among(text: str, devices: Sequence[Device]) -> Resolution:
     """Return the device of `devices` that `text` names; see `resolve`."""
+    if not isinstance(text, str):
+        required = "the text of a key, name, PCI id or architecture"
+        raise UnknownDevice(
+            wrong("device", required=required, found=shown(text), remedy="`kvreg devices` lists those that are known")
+        )
     table = _Table.of(devices)
     wanted = text.strip().lower()
     found = (

@@ -15,7 +15,7 @@ from kvreg.core.buckets import bucket, stand_in
 from kvreg.core.decisions import Decision, Reason, leading
 from kvreg.core.devices import Device, Resolution
 from kvreg.core.environment import Environment
-from kvreg.core.errors import UsageError, wrong
+from kvreg.core.errors import UsageError, shown, wrong
 from kvreg.core.evidence import Evidence, Tier, Timing
 from kvreg.core.formats import default_format, emulated_fp8, variant_format
 from kvreg.core.index import Index
@@ -64,16 +64,17 @@ _NEEDS_NO_ALLOWANCE = {
 }
 
 
-def _require_allowable(word: str) -> None:
-    if word in ALLOWABLE:
+def _require_allowable(word: object) -> None:
+    is_text = isinstance(word, str)
+    if is_text and word in ALLOWABLE:
         return
-    near = completed(word, Tier)
+    near = completed(str(word), Tier) if is_text else ()
     remedy = "leave it out"
     if near and near[0] in ALLOWABLE:
         remedy = f"did you mean {near[0]}?"
     elif near:
         remedy = _NEEDS_NO_ALLOWANCE[Tier(near[0])]
-    message = wrong("allow", required=" or ".join(ALLOWABLE), found=repr(word), remedy=remedy)
+    message = wrong("allow", required=" or ".join(ALLOWABLE), found=shown(word), remedy=remedy)
     raise UsageError(message, candidates=tuple(ALLOWABLE))
 
 

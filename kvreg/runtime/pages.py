@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from kvreg.core import layouts
-from kvreg.core.errors import UsageError, WrongShape, wrong
+from kvreg.core.errors import WrongShape, wrong
 from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Mode, rotation_block
 from kvreg.core.selections import Selection
@@ -86,16 +86,7 @@ def convert(cache: KVCache, layout: LayoutId | str) -> KVCache:
     Raises UsageError for a layout that is not known.
     """
     checks.is_cache(cache)
-    wanted = LayoutId.parse(layout) if isinstance(layout, str) else layout
-    if not isinstance(wanted, LayoutId):
-        raise UsageError(
-            wrong(
-                "layout",
-                required=f"one of {', '.join(layouts.known())}",
-                found=type(layout).__name__,
-                remedy="pass a LayoutId or its text",
-            )
-        )
+    wanted = LayoutId.of(layout)
     kind = interned(replace(cache.kind, layout=str(wanted)))
     strides = layouts.strides(wanted, kind.mode, kind.head_size, kind.kv_heads, kind.page, kind.dtype)
     geometry = Geometry(kind, cache.pages, strides)

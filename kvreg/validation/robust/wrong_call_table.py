@@ -474,7 +474,7 @@ WRONG: Mapping[str, Row] = {
     "convert: no cache": ("convert", lambda: {"cache": None}, WrongCache, "KVCache NoneType"),
     "convert: unknown layout": ("convert", lambda: {"layout": "planar.9"}, UsageError, "planar.9 planar.1 inline.1"),
     "convert: no layout": ("convert", lambda: {"layout": "planar"}, UsageError, "planar NAME.REVISION"),
-    "convert: layout a number": ("convert", lambda: {"layout": 1}, UsageError, "layout: planar.1 int"),
+    "convert: layout a number": ("convert", lambda: {"layout": 1}, UsageError, "layout: planar.1 1;"),
 }
 """Seen on every device: shapes, dtypes, devices, strides and words."""
 
