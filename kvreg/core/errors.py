@@ -11,6 +11,7 @@
     │   ├── WrongDtype            2
     │   ├── WrongDevice           2
     │   ├── WrongCache            2   a cache of another mode, layout or format
+    │   ├── OutOfMemory           2   the device has no room for the cache that is asked for
     │   └── FeatureNotSelected    2   a feature outside the selection's request
     ├── Refused                   3   no validated variant serves the request
     ├── Finding                   4   lint, drift or stale evidence
@@ -102,6 +103,12 @@ class WrongCache(CallError):
     """The cache's mode, layout id, fp8 format or buffer is not what the call needs."""
 
     code = "wrong_cache"
+
+
+class OutOfMemory(CallError):
+    """The device has no room for the cache that is asked for."""
+
+    code = "out_of_memory"
 
 
 class FeatureNotSelected(CallError):

@@ -1,19 +1,47 @@
-"""A caller's memory as a cache: its raw bytes, how many pages fit, and whether every plane lies inside and apart."""
+"""The memory of a cache, new or a caller's: its bytes, the pages that fit, and whether planes lie inside and apart."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 
 from kvreg.core import layouts
-from kvreg.core.errors import WrongCache, WrongShape, wrong
+from kvreg.core.errors import OutOfMemory, WrongCache, WrongShape, shown, wrong
 from kvreg.core.layouts import CacheStrides, LayoutId, Plane
 from kvreg.core.modes import SCALE_BYTES, Mode
 from kvreg.runtime.geometry import MOST_REACH, Geometry, Kind
 
 PAIR_BYTES = 2
 """8-bit rows begin at even bytes: kernels take two neighbouring codes as one value."""
+
+
+INT64 = 2**63 - 1
+"""The largest byte offset, and number of bytes, that torch counts."""
+
+
+def zeroed(pages: int, page_bytes: int, place: torch.device) -> torch.Tensor:
+    """Return the new memory of a cache, flat uint8 zeros; raises OutOfMemory where the device has no room for it."""
+    size = pages * page_bytes
+    refused: RuntimeError | None = None
+    if size <= INT64:
+        try:
+            # A tensor made under inference mode could not be written outside of it.
+            with torch.inference_mode(False):
+                return torch.zeros(size, dtype=torch.uint8, device=place)
+        except RuntimeError as error:
+            # torch has a type for cards that are full; of the host's memory only the text tells.
+            if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
+                raise
+            refused = error
+    raise OutOfMemory(
+        wrong(
+            "memory",
+            required=f"{size} bytes on {place}, {pages} pages of {page_bytes}",
+            found="no room for them",
+            remedy="ask for fewer pages, or free some memory",
+        )
+    ) from refused
 
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:
@@ -78,6 +106,42 @@ def spread(strides: CacheStrides, page_bytes: int) -> CacheStrides:
     )
 
 
+def require_strides(strides: object) -> None:
+    """Raise WrongCache unless `strides` is a CacheStrides of planes whose every number is an int that 64 bits hold."""
+    if not isinstance(strides, CacheStrides):
+        raise WrongCache(
+            wrong(
+                "strides",
+                required="a CacheStrides",
+                found=type(strides).__name__,
+                remedy="build one of kvreg.core.layouts, or leave it out for dense pages",
+            )
+        )
+    for side in ("k", "v", "k_scale", "v_scale"):
+        plane = getattr(strides, side)
+        if isinstance(plane, Plane):
+            for each in fields(Plane):
+                number = getattr(plane, each.name)
+                if number is not None or each.name != "value":
+                    _require_bytes(f"strides, {side}.{each.name}", number)
+        elif plane is not None or not side.endswith("scale"):
+            raise WrongCache(
+                wrong(
+                    f"strides, {side}",
+                    required="a Plane",
+                    found=type(plane).__name__,
+                    remedy="say where its rows lie: kvreg.core.layouts.Plane(offset, page, slot, head)",
+                )
+            )
+    _require_bytes("strides, page_bytes", strides.page_bytes)
+
+
+def _require_bytes(subject: str, number: object) -> None:
+    if not isinstance(number, int) or isinstance(number, bool) or abs(number) > INT64:
+        required = "a whole number of bytes that 64 bits hold"
+        raise WrongCache(wrong(subject, required=required, found=shown(number), remedy="pass such an int"))
+
+
 def pages_that_fit(kind: Kind, strides: CacheStrides, size: int) -> int:
     """Return how many pages lie wholly within `size` bytes; 0 when not even the first does."""
     fitting = []
@@ -88,8 +152,14 @@ def pages_that_fit(kind: Kind, strides: CacheStrides, size: int) -> int:
 
 
 def check(geometry: Geometry, buffer: torch.Tensor) -> None:
-    """Raise WrongCache unless each plane has the strides its mode needs, is aligned, inside `buffer` and apart."""
+    """Raise WrongCache unless each plane has the strides its mode needs, is aligned, inside `buffer` and apart.
+
+    WrongShape for more pages than the buffer has bytes.
+    """
     kind, strides, size = geometry.kind, geometry.strides, buffer.numel()
+    if geometry.pages > size:
+        required = f"at most {size}, a byte of the buffer for each"
+        raise WrongShape(wrong("pages", required=required, found=geometry.pages, remedy="ask for fewer pages"))
     for name, plane in (("K scales", strides.k_scale), ("V scales", strides.v_scale)):
         if (plane is not None) != kind.mode.has_scales:
             raise WrongCache(

@@ -60,15 +60,14 @@ class KVCache:
         the device, which the cache then shares with its owner; None stands for 1.0.
 
         Raises Refused for a refused selection, WrongDevice for a device of another platform or arch,
-        DeviceUnavailable when torch sees none, CallError for scales that are none.
+        DeviceUnavailable when torch sees none, OutOfMemory when it has no room for so many pages, CallError for scales
+        that are none.
         """
         kind = kind_of(selection)
         _check_pages(pages)
         place = _place(kind, selection.resolution.device.arch, device)
         strides = _dense(kind)
-        # A tensor made under inference mode could not be written outside of it.
-        with torch.inference_mode(False):
-            buffer = torch.zeros(pages * strides.page_bytes, dtype=torch.uint8, device=place)
+        buffer = buffers.zeroed(pages, strides.page_bytes, place)
         return cls(selection, Geometry(kind, pages, strides), buffer, tensor_scales)
 
     @classmethod
@@ -89,9 +88,9 @@ class KVCache:
         may lie anywhere between its first and last element. `pages` defaults to all that fit.
         `tensor_scales`: as in `allocate`.
 
-        Raises WrongCache when a plane leaves the tensor, is not aligned (scales to 4 bytes, rows to their values, of 8
-        bits to 2 bytes) or shares bytes with another, WrongShape when no page fits, WrongDevice for memory of another
-        platform or arch.
+        Raises WrongCache when strides are no ints, when a plane leaves the tensor, is not aligned (scales to 4 bytes,
+        rows to their values, of 8 bits to 2 bytes) or shares bytes with another, WrongShape when no page fits,
+        WrongDevice for memory of another platform or arch.
         """
         kind = kind_of(selection)
         if not isinstance(tensor, torch.Tensor):
@@ -106,6 +105,7 @@ class KVCache:
         if strides is None:
             strides, fitting = buffers.read_strides(kind, tensor, _dense(kind))
         else:
+            buffers.require_strides(strides)
             fitting = buffers.pages_that_fit(kind, strides, buffer.numel())
         if pages is None:
             if fitting < 1:

@@ -14,7 +14,7 @@ from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Mode, rotation_block
 from kvreg.core.selections import Selection
 from kvreg.core.signs import signs
-from kvreg.runtime import checks, values
+from kvreg.runtime import buffers, checks, values
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.geometry import Geometry, interned
 from kvreg.runtime.launchers import CacheView
@@ -83,7 +83,7 @@ def convert(cache: KVCache, layout: LayoutId | str) -> KVCache:
 
     The old cache is left as it is; both take memory at once, and share `tensor_scales` where the mode has them. Also
     the way from foreign strides to kvreg's own.
-    Raises UsageError for a layout that is not known.
+    Raises UsageError for a layout that is not known, OutOfMemory where there is no room for both.
     """
     checks.is_cache(cache)
     wanted = LayoutId.of(layout)
@@ -91,7 +91,7 @@ def convert(cache: KVCache, layout: LayoutId | str) -> KVCache:
     strides = layouts.strides(wanted, kind.mode, kind.head_size, kind.kv_heads, kind.page, kind.dtype)
     geometry = Geometry(kind, cache.pages, strides)
     with torch.inference_mode(False), torch.no_grad():
-        buffer = torch.zeros(cache.pages * strides.page_bytes, dtype=torch.uint8, device=cache.device)
+        buffer = buffers.zeroed(cache.pages, strides.page_bytes, cache.device)
         moved = KVCache(_laid_out(cache.selection, wanted), geometry, buffer, cache.view.tensor_scales)
         for target, source in zip(_planes(moved.view), _planes(cache.view), strict=True):
             target.copy_(source)

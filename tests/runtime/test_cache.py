@@ -10,6 +10,7 @@ import torch
 from kvreg.core.errors import (
     CallError,
     DeviceUnavailable,
+    OutOfMemory,
     Refused,
     WrongCache,
     WrongDevice,
@@ -363,6 +364,21 @@ WRONG_BUFFERS = {
     "empty": (lambda: {"tensor": memory(0)}, WrongShape, "buffer: at least one page shape (0,)"),
     "too small": (lambda: {"tensor": memory(3327)}, WrongShape, "buffer: one page 3328 3327"),
     "too small for the pages": (lambda: {"tensor": memory(6656), "pages": 3}, WrongCache, "9928 3 pages 6656"),
+    "more pages than bytes": (lambda: {"tensor": memory(6656), "pages": 2**70}, WrongShape, f"pages: 6656 {2**70}"),
+    "strides of another type": (lambda: {"strides": DENSE.k}, WrongCache, "strides: a CacheStrides Plane"),
+    "no K": (lambda: {"strides": replace(DENSE, k=None)}, WrongCache, "strides, k: a Plane None"),
+    "scales a number": (lambda: {"strides": replace(DENSE, v_scale=5)}, WrongCache, "strides, v_scale: a Plane int"),
+    "offset a float": (lambda: bent(k={"offset": 1.5}), WrongCache, "strides, k.offset: a whole number found 1.5"),
+    "offset None": (lambda: bent(k_scale={"offset": None}), WrongCache, "k_scale.offset: a whole number None"),
+    "slot a text": (lambda: bent(v={"slot": "4"}), WrongCache, "strides, v.slot: a whole number '4'"),
+    "head a list": (lambda: bent(v={"head": []}), WrongCache, "strides, v.head: a whole number []"),
+    "values a bool": (lambda: bent(k={"value": True}), WrongCache, "strides, k.value: a whole number True"),
+    "page beyond 64 bits": (lambda: bent(k={"page": 2**63}), WrongCache, f"strides, k.page: 64 bits {2**63}"),
+    "page bytes a text": (
+        lambda: {"strides": replace(DENSE, page_bytes="3328")},
+        WrongCache,
+        "strides, page_bytes: a whole number '3328'",
+    ),
     "no pages": (lambda: {"tensor": memory(6656), "pages": 0}, WrongShape, "pages: at least 1 found 0"),
     "pages a float": (lambda: {"tensor": memory(6656), "pages": 2.0}, CallError, "pages: int float"),
     "rows shorter than a page": (lambda: {"tensor": memory(8, 3000)}, WrongShape, "buffer: 3328 bytes 3000"),
@@ -442,6 +458,15 @@ def test_scales_where_the_mode_has_none_are_refused(select):
 def test_a_number_of_pages_that_is_none_is_refused(pages, error, select):
     with pytest.raises(error, match="pages"):
         KVCache.allocate(select(), pages)
+
+
+@pytest.mark.parametrize("pages", [2**40, 2**60, 2**70])
+def test_a_cache_that_no_memory_holds_is_refused_with_its_bytes(pages, select):
+    with pytest.raises(OutOfMemory) as caught:
+        KVCache.allocate(select(layout="inline.1"), pages)
+
+    assert f"memory: required {pages * 3328} bytes on cpu, {pages} pages of 3328, found no room" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_only_an_accepted_selection_of_one_mode_makes_a_cache(select):
