@@ -119,7 +119,7 @@ def _tune(asked: Asked) -> int:
     settings = environment.read()
     common = _common(asked, settings)
     if asked.simulate is not None:
-        campaign, load = tune_runs.replayed(asked.simulate, common), f"recorded in {asked.simulate.name}"
+        campaign, load = tune_runs.replayed(asked.simulate, asked.device, common), f"recorded in {asked.simulate.name}"
     else:
         tune_runs.require_home(settings.home, simulated=False)
         on = _device(asked.device, settings)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvreg.cli import render
+from kvreg.cli import render, tune_runs
 
 if TYPE_CHECKING:
     from kvreg.core.devices import Device
@@ -41,7 +41,6 @@ class Regret:
 
 def study(path: Path, seeds: int) -> list[Regret]:
     """Replay a recording under every effort, and ask the model; raises BadFile for what is none."""
-    from kvreg.core import resolve
     from kvreg_tuning import recording, search
     from kvreg_tuning.campaign import Campaign
     from kvreg_tuning.effort import EFFORTS
@@ -49,7 +48,7 @@ def study(path: Path, seeds: int) -> list[Regret]:
     from kvreg_tuning.replay import Replay
 
     recorded = recording.read(path)
-    device = resolve.resolve(recorded.device).device
+    device = tune_runs.device_of(recorded, path)
     found = []
     for effort in EFFORTS.values():
         strategy = effort.strategy if search.installed(effort.strategy) else "random"

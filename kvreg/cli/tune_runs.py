@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvreg.cli import extras
 from kvreg.core.devices import folder_name
-from kvreg.core.errors import DeviceUnavailable, UsageError, wrong
+from kvreg.core.errors import BadFile, DeviceUnavailable, UnknownDevice, UsageError, wrong
 
 if TYPE_CHECKING:
     from kvreg.cli.tune_view import Board
@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from kvreg_tuning.effort import Effort, Strategy
     from kvreg_tuning.estimating import Estimation
     from kvreg_tuning.journal import Journal
+    from kvreg_tuning.recording import Recording
     from kvreg_tuning.spaces import Space
 
 JOURNAL = "tune/journal.sqlite"
 """Below KVREG_HOME."""
+
+MARK = "SIMULATED"
+"""An empty file in a home whose results are replayed ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +50,19 @@ class Common:
 
 
 def require_home(home: Path, *, simulated: bool) -> None:
-    """Keep replayed results apart: raises UsageError where a home would hold both kinds."""
-    mark = home / "SIMULATED"
+    """Keep replayed results apart: raises UsageError where a home would hold both kinds.
+
+    What every command keeps below `cache` to start fast is no result. Nothing is written; `mark_simulated` does.
+    """
+    mark = home / MARK
     if not simulated:
         if mark.exists():
             raise UsageError(
                 wrong("KVREG_HOME", required="a home of real results", found=f"the mark {mark}", remedy="name another")
             )
         return
-    if not os.environ.get("KVREG_HOME", "").strip() or (home.exists() and any(home.iterdir()) and not mark.exists()):
+    holds_any = home.exists() and any(each.name != "cache" for each in home.iterdir())
+    if not os.environ.get("KVREG_HOME", "").strip() or (holds_any and not mark.exists()):
         raise UsageError(
             wrong(
                 "--simulate",
@@ -63,8 +71,12 @@ def require_home(home: Path, *, simulated: bool) -> None:
                 remedy='KVREG_HOME="$(mktemp -d)" kvreg tune --simulate ...',
             )
         )
+
+
+def mark_simulated(home: Path) -> None:
+    """Mark a home as one of replayed results, before the first of them is written."""
     home.mkdir(parents=True, exist_ok=True)
-    mark.touch()
+    (home / MARK).touch()
 
 
 def strategy(asked: Strategy | None, effort: Effort) -> Strategy:
@@ -189,8 +201,29 @@ def estimated(
     return estimation
 
 
-def replayed(path: Path, common: Common) -> Campaign:
-    """Replay a recorded space; entries go to this home alone, marked as simulated."""
+def device_of(recorded: Recording, path: Path) -> Device:
+    """Return the device that a space was recorded on; raises BadFile for one that is not known."""
+    from kvreg.core import resolve
+
+    try:
+        return resolve.resolve(recorded.device).device
+    except UnknownDevice as error:
+        raise BadFile(
+            wrong(
+                f"recording {path}",
+                required="a device that kvreg knows",
+                found=repr(recorded.device),
+                remedy="`kvreg devices` lists them",
+            ),
+            candidates=error.candidates,
+        ) from None
+
+
+def replayed(path: Path, asked: str | None, common: Common) -> Campaign:
+    """Replay a recorded space; entries go to this home alone, marked as simulated.
+
+    Raises UsageError where `asked`, --device, is another than the recording's.
+    """
     from kvreg.cli import tune_view
     from kvreg.core import resolve
     from kvreg_tuning import recording
@@ -198,8 +231,12 @@ def replayed(path: Path, common: Common) -> Campaign:
     from kvreg_tuning.replay import Replay
 
     recorded = recording.read(path)
+    on = device_of(recorded, path)
+    if asked is not None and (named := resolve.resolve(asked).device.key) != on.key:
+        required = f"{on.key}, whose trials {path.name} has"
+        raise UsageError(wrong("--device", required=required, found=named, remedy="leave --device out"))
     require_home(common.home, simulated=True)
-    on = resolve.resolve(recorded.device).device
+    mark_simulated(common.home)
     target = common.home / "tuned" / f"{folder_name(on.key)}.yaml"
     settings = common.settings  # a warning stands above the table
     with open_journal(common.home) as journal, tune_view.view(_board(on, common)) as view:

@@ -262,6 +262,48 @@ def test_a_cut_recording_ends_with_2_and_leaves_nothing(
     assert not home.exists() or not any(home.iterdir())
 
 
+def results_below(home: Path) -> list[str]:
+    """What lies in a home but for what every command keeps there to start fast."""
+    return [each.name for each in home.iterdir() if each.name != "cache"] if home.exists() else []
+
+
+@pytest.mark.parametrize("arguments", [("tune", "regret"), ("tune", "--simulate")], ids=" ".join)
+def test_a_recording_of_an_unknown_device_ends_with_2_and_leaves_no_results(
+    arguments: tuple[str, ...], tmp_path: Path, command: Any
+) -> None:
+    head, *rows = lines_of(CPU)
+    path, home = write_lines(tmp_path / "other.gz", [{**head, "device": "h2000"}, *rows]), tmp_path / "home"
+
+    done = command.run(*arguments, str(path), home=home)
+
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"kvreg: recording {path}: required a device that kvreg knows, found 'h2000'; `kvreg devices` lists them\n"
+    )
+    assert results_below(home) == []
+
+
+def test_a_replay_for_another_device_ends_with_2_and_the_home_stays_free_for_the_right_one(
+    tmp_path: Path, command: Any
+) -> None:
+    home = tmp_path / "home"
+    for device, says in (
+        ("nosuch", "device 'nosuch': required"),
+        ("h200", "--device: required cpu, whose trials cpu-int4.jsonl.gz has, found h200"),
+    ):
+        done = command.run("tune", "--device", device, "--simulate", str(CPU), home=home)
+
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"kvreg: {says}")
+        assert done.stderr.count("\n") == 1
+        assert results_below(home) == []
+
+    done = command.run("tune", "--device", "cpu", "--simulate", str(CPU), "--budget", "0.001s", home=home)
+
+    assert done.returncode == 0, done.stderr
+    assert "SIMULATED" in results_below(home)
+
+
 def test_a_space_whose_default_was_not_tried_everywhere_is_not_recorded(
     recorded: Callable[..., Path], tmp_path: Path
 ) -> None:
