@@ -10,8 +10,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import yaml
 
+from kvreg.core import resolve
 from kvreg.validation.archive import NAME
+from kvreg.validation.gpu.options import default_work
 
 CALL = "import sys; from kvreg.validation.gpu import main; sys.exit(main())"
 
@@ -49,6 +52,7 @@ def test_every_stage_runs_and_one_archive_is_left(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     document, names, report = results(tmp_path / "gpu-results" / NAME)
+    assert (tmp_path / "gpu-results/work-cpu/journal.jsonl").is_file()
     found = statuses(document)
     assert "### smoke decode" in report  # of the bench
     assert "| graphs torch-none-decode@1 | ok |" in report  # of the robust stage
@@ -85,6 +89,13 @@ def test_a_cut_off_call_leaves_its_results_and_the_next_one_goes_on(tmp_path: Pa
     assert statuses(document)["traces"] == "ok"
 
 
+def test_each_device_has_a_work_folder_of_its_own() -> None:
+    keys = ("h200", "h200/mig-1g.18gb", "cpu")
+    folders = [str(default_work(resolve.resolve(key).device)) for key in keys]
+
+    assert folders == ["gpu-results/work-h200", "gpu-results/work-h200_mig-1g.18gb", "gpu-results/work-cpu"]
+
+
 def test_a_stage_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / "peer").mkdir()
 
@@ -104,6 +115,7 @@ def test_a_lost_device_ends_with_6_and_keeps_the_archive(tmp_path: Path) -> None
 
     assert done.returncode == 6
     assert done.stderr.startswith("ci/gpu: validate on h200: required that card in this machine")
+    assert not list(tmp_path.rglob("work*"))
 
 
 def test_an_unknown_stage_is_named_with_the_known_ones(tmp_path: Path) -> None:
@@ -142,6 +154,33 @@ def test_the_script_runs_from_the_checkout_without_any_path_set(tmp_path: Path) 
 
     assert done.returncode == 0, done.stderr
     assert "stage probe: ok" in done.stdout
+
+
+@pytest.mark.checkout
+def test_a_python_without_what_it_needs_is_one_line_that_names_it_all(tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    (packages,) = bare.glob("lib/python*/site-packages")
+    (packages / "yaml").symlink_to(Path(yaml.__file__).parent)
+    python, script = bare / "bin/python", Path(__file__).parents[2] / "ci/gpu"
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "OUT")}
+
+    done = subprocess.run(
+        [str(python), str(script), "--smoke"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"ci/gpu: {python}: required torch, PyYAML, pydantic, click, found no torch, pydantic, click;"
+        " install what is missing there, or name a Python that has it: PYTHON ci/gpu\n"
+    )
+    assert done.stdout == ""
+    assert not (tmp_path / "gpu-results").exists()
 
 
 def test_the_tuner_s_stages_leave_winners_races_and_a_recorded_space(tmp_path: Path) -> None:

@@ -17,30 +17,33 @@ from kvreg.core import environment
 from kvreg.core.errors import DeviceUnavailable, KvregError
 from kvreg.validation import archive
 from kvreg.validation import machine as machines
-from kvreg.validation.gpu.options import Options, parse
+from kvreg.validation.gpu.options import Options, default_work, parse, require_writable
 from kvreg.validation.gpu.rig import Rig
 from kvreg.validation.gpu.session import CUT_OFF, EXIT, FAILED, LOST, OK, SKIPPED, Session
 from kvreg.validation.gpu.stages import STAGES
 from kvreg.validation.journal import Journal
+from kvreg.validation.machine import Machine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; every deliberate error is one line and its exit code."""
     try:
         options, work, target, resume = parse(sys.argv[1:] if arguments is None else arguments)
+        default = environment.read().device
+        machine = machines.machine_for(options.device, interpreter=options.interpreter, default=default)
+        work = work or default_work(machine.device)
+        require_writable("--work", work)
         if resume is not None:
             print(f"resuming from {resume}: {', '.join(archive.unpack(resume, work)) or 'nothing new'}", flush=True)
-        return run(options, work, target)
+        return run(options, machine, work, target)
     except KvregError as error:
         print(f"ci/gpu: {error.message}", file=sys.stderr)
         return error.exit_code
 
 
-def run(options: Options, work: Path, target: Path) -> int:
+def run(options: Options, machine: Machine, work: Path, target: Path) -> int:
     """Run the stages asked for; returns the exit code."""
-    work.mkdir(parents=True, exist_ok=True)
     session = Session(options, work, target)
-    machine = machines.machine_for(options.device, interpreter=options.interpreter, default=environment.read().device)
     with Journal(work / "journal.jsonl") as journal:
         rig = Rig(session, machine, journal)
         status = OK

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from kvreg.core.devices import Device, folder_name
 from kvreg.core.errors import UsageError, wrong
 from kvreg.validation import archive
 from kvreg.validation.gpu.stages import EXTRA, STAGES, USUAL
@@ -38,8 +39,13 @@ class Options:
     command: str = "ci/gpu"
 
 
-def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path, Path | None]:
-    """Return (options, work folder, archive, what to resume from); raises UsageError for a wrong stage."""
+def default_work(device: Device) -> Path:
+    """Return the work folder where none is named: one for each device, so that no results of two are mixed."""
+    return Path("gpu-results") / f"work-{folder_name(device.key)}"
+
+
+def parse(arguments: Sequence[str]) -> tuple[Options, Path | None, Path, Path | None]:
+    """Return (options, work folder if one is named, archive, what to resume from); UsageError for a wrong stage."""
     parser = _Parser(prog="ci/gpu", description="Run everything that needs a card; leave one archive.")
     parser.add_argument("--device", help="device to validate (default: KVREG_DEVICE, else the card)")
     parser.add_argument("--interpreter", action="store_true", help="take Triton's interpreter instead of a card")
@@ -55,7 +61,9 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path, Path | None]:
     parser.add_argument("--processes", type=_count, help="compiling processes (default: the cores)")
     parser.add_argument("--write", choices=("archive", "repo"), default="archive", help="where traces go")
     parser.add_argument("--out", type=Path, help="folder of the archive (default: $OUT, else gpu-results)")
-    parser.add_argument("--work", type=Path, default=Path("gpu-results/work"), help="folder of the journal and traces")
+    parser.add_argument(
+        "--work", type=Path, help="folder of the journal and traces (default: gpu-results/work-DEVICE)"
+    )
     asked = parser.parse_args(arguments)
     stages = _stages(asked.stages)
     if asked.variant and not {"tune", "space"} & set(stages):
@@ -78,8 +86,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path, Path | None]:
         command=shlex.join(["ci/gpu", *_without_places(arguments)]),
     )
     out = asked.out or Path(os.environ.get("OUT") or "gpu-results")
-    _require_writable("--out", out)
-    _require_writable("--work", asked.work)
+    require_writable("--out", out)
     return options, asked.work, out / archive.NAME, asked.resume
 
 
@@ -105,7 +112,7 @@ def _count(text: str) -> int:
     return value
 
 
-def _require_writable(name: str, folder: Path) -> None:
+def require_writable(name: str, folder: Path) -> None:
     """Make the folder and a file in it, before an hour of work finds out."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
