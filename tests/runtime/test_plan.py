@@ -86,8 +86,8 @@ def test_unlike_lengths_are_cut_in_parts_of_one_length_and_alike_ones_evenly(rec
     unlike = plan(cache, *batch_of(4), max_context=4096, total_context=5000)
     alike = plan(cache, *batch_of(4), max_context=4096, total_context=4 * 4000)
 
-    # For 5 programs, in multiples of 32 as the default config says: sqrt(2 * 165 * 4 * 4096 * 2 / 5) is 1471.
-    assert (unlike.split.chunk, unlike.split.splits) == (1472, 3)
+    # For 5 programs, in multiples of 32 as the default config says: sqrt(2 * 64 * 4 * 4096 * 2 / 5) is 916.
+    assert (unlike.split.chunk, unlike.split.splits) == (928, 5)
     assert (alike.split.chunk, alike.split.splits) == (0, 5)
 
 
