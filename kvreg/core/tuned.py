@@ -2,9 +2,10 @@
 
 Precedence: measured in the overlay, measured and shipped, estimated in the overlay, estimated and shipped, default.
 Within each, the entry of the request's own bucket, then the next larger bucket's. An entry of another kernel hash or
-device is never used; one that needs more shared memory than the device has, or lacks a parameter that the launcher
-reads, is refused with both sides, and the next that fits serves; one made with another Triton, torch or driver is used
-with a note. `simulated` entries never come here: the reader of tuned files leaves them out.
+device is never used; one that needs more shared memory than the device has, lacks a parameter that the launcher reads
+or has one that cannot be launched, is refused with both sides, and the next that fits serves; one made with another
+Triton, torch or driver is used with a note. `simulated` entries never come here: the reader of tuned files leaves them
+out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 from kvreg.core.buckets import Bucket, bucket, stand_in
 from kvreg.core.devices import Device, folder_name
+from kvreg.core.launchable import impossible
 from kvreg.core.requests import Op, Request
 from kvreg.core.selections import ConfigSource, Note
 from kvreg.core.variants import Variant
@@ -203,6 +205,10 @@ def refusal(entry: Entry, shelf: Shelf, device: Device, kernel_hash: str, defaul
     missing = sorted(default.keys() - entry.config.keys())
     if missing:
         problem = f"lacks {', '.join(missing)}, which {entry.variant} is launched with: not used"
+        return Remark("tuned_config", problem, f"{again} writes a whole one")
+    wrong = impossible(entry.config, default, device)
+    if wrong is not None:
+        problem = f"has {wrong}: not used"
         return Remark("tuned_config", problem, f"{again} writes a whole one")
     return None
 

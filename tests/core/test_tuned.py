@@ -113,12 +113,14 @@ def test_precedence(measured, gone):
         best: dict[str, dict[str, object]] = {}
         for rank, (source, where, bucket) in left:
             if where is place:
-                best.setdefault(bucket, {"source": source, "bucket": bucket, "config": {"tile": rank}})
+                best.setdefault(bucket, {"source": source, "bucket": bucket, "config": {"tile": rank + 1}})
         measured.tune("alpha", *best.values(), overlay=place)
 
     chosen = decode(measured)
 
-    expected = ({"tile": gone}, state(PRECEDENCE[gone][0], PRECEDENCE[gone][2])) if left else ({"tile": 32}, "default")
+    expected = (
+        ({"tile": gone + 1}, state(PRECEDENCE[gone][0], PRECEDENCE[gone][2])) if left else ({"tile": 32}, "default")
+    )
     assert (chosen.config, chosen.config_source) == expected
 
 
@@ -250,6 +252,14 @@ def test_an_entry_that_lacks_a_parameter_of_the_launcher_is_not_used(measured, c
     assert decode(measured).config == {"tile": 64, "more": 1}
     assert "lacks tile, which toy-int4-decode@1 is launched with" in notes(measured)["tuned_config"]
     assert capsys.readouterr().err.count("lacks tile") == 1
+
+
+def test_an_entry_that_cannot_be_launched_is_not_used(measured, capsys):
+    measured.tune("alpha", {"config": {"tile": 0}}, {"bucket": "b64-c8192", "config": {"tile": 64}})
+
+    assert decode(measured).config == {"tile": 64}
+    assert "has tile 0 instead of at least 1: not used" in notes(measured)["tuned_config"]
+    assert capsys.readouterr().err.count("has tile 0") == 1
 
 
 def test_a_simulated_entry_serves_nobody_and_is_named(measured):
