@@ -184,6 +184,11 @@ def headed(**fields: Any) -> Callable[[Lines], Lines]:
     return change
 
 
+def of_subject(**fields: Any) -> Callable[[Lines], Lines]:
+    """Change the subject of the first space."""
+    return lambda lines: headed(subject={**lines[0]["spaces"][0]["subject"], **fields})(lines)
+
+
 def pruned_default(lines: Lines) -> Lines:
     default = lines[0]["spaces"][0]["configs"][0]
     return [
@@ -206,6 +211,14 @@ DAMAGED: Mapping[str, tuple[Callable[[Lines], Lines], str]] = {
     "no time": (changed(us=None), "ok without a time"),
     "time in words": (changed(us="fast"), "us 'fast'"),
     "time that is no number": (changed(us=math.nan), "us nan"),
+    "time that no run has": (changed(us=1e308), "us 1e+308"),
+    "head size in words": (of_subject(head_size="128"), "head_size '128'"),
+    "head size that nothing has": (of_subject(head_size=10**40), "head_size 1000"),
+    "true as a group": (of_subject(group=True), "group True"),
+    "features in one word": (of_subject(features="causal"), "features 'causal'"),
+    "control characters": (of_subject(variant="\x1b]0;x\x07@1"), "variant '\\x1b"),
+    "hash that is a number": (headed(kernel_hash=3), "kernel_hash 3"),
+    "true as the schema": (lambda lines: [{**lines[0], "schema": True}, *lines[1:]], "schema True"),
     "seconds in words": (changed(bench_s="long"), "bench_s 'long'"),
     "config in words": (changed(config="rows=16"), "config 'rows=16'"),
     "row of a list": (lambda lines: [*lines, ["a"]], "no object"),  # type: ignore[list-item]

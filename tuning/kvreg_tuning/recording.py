@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +113,7 @@ def _parse(loaded: Sequence[Any]) -> Recording:
     if not loaded:
         raise ValueError("an empty file")
     head, *rows = loaded
-    if head["schema"] != SCHEMA:
+    if head["schema"] != SCHEMA or type(head["schema"]) is not int:
         raise ValueError(f"schema {head['schema']}")
     if not head["spaces"]:
         raise ValueError("no space")
@@ -165,7 +164,9 @@ def _trial(trial: Trial) -> dict[str, Any]:
 
 def _read_space(record: Mapping[str, Any]) -> Space:
     """Return a space as the head has it, before any row has told what was pruned."""
-    subject = Subject.from_json(record["subject"])
+    subject = _read_subject(record["subject"])
+    if not isinstance(record["kernel_hash"], str):
+        raise ValueError(f"kernel_hash {record['kernel_hash']!r} of {subject}")
     buckets = tuple(map(Bucket.parse, record["buckets"]))
     if not buckets:
         raise ValueError(f"no bucket of {subject}")
@@ -184,6 +185,30 @@ def _read_space(record: Mapping[str, Any]) -> Space:
     return Space(subject, buckets, Candidates(knobs, configs, ()), record["kernel_hash"])
 
 
+def _read_subject(record: Mapping[str, Any]) -> Subject:
+    """Return a subject whose fields are of their types and whose sizes are such as memory has."""
+    subject = Subject.from_json(record)
+    for each in fields(Subject):
+        value = record[each.name]
+        if each.name in SIZES:
+            good = type(value) is int and 1 <= value <= MOST_SIZE
+        elif each.name == "features":
+            good = isinstance(value, list) and all(isinstance(word, str) and word.isprintable() for word in value)
+        else:
+            good = isinstance(value, str) and value.isprintable()
+        if not good:
+            raise ValueError(f"{each.name} {value!r}")
+    return subject
+
+
+SIZES = frozenset(("head_size", "group", "kv_heads", "page"))
+"""Fields of a subject that are counted."""
+MOST_SIZE = 1 << 20
+"""Far above any head size, group, number of heads or page."""
+MOST_US = 1e12
+"""Twelve days, in microseconds: no trial takes so long, and sums stay finite."""
+
+
 def _read_config(record: Any, of: str) -> Config:
     if not isinstance(record, dict) or not all(type(value) is int for value in record.values()):
         raise ValueError(f"{of}: config {record!r}")
@@ -194,17 +219,17 @@ def _read_row(row: Any, spaces: Sequence[Space], where: str) -> tuple[Space, Tri
     """Return a line's trial and the space that it is of."""
     if not isinstance(row, dict):
         raise ValueError(f"{where}: no object")
-    fields = dict(row)
-    place = fields.pop("space")
+    given = dict(row)
+    place = given.pop("space")
     if type(place) is not int or not 0 <= place < len(spaces):
         raise ValueError(f"{where}: space {place!r} of {len(spaces)}")
-    _read_config(fields["config"], where)
-    odd = [name for name, kind in KINDS.items() if not isinstance(fields.get(name, kind()), kind)]
+    _read_config(given["config"], where)
+    odd = [name for name, kind in KINDS.items() if not isinstance(given.get(name, kind()), kind)]
     if odd:
-        raise ValueError(f"{where}: {odd[0]} {fields[odd[0]]!r}")
-    for name in sorted(NUMBERS & fields.keys()):
-        _require_number(fields[name], f"{where}: {name}", optional=name in OPTIONAL)
-    trial, space = Trial(**fields), spaces[place]
+        raise ValueError(f"{where}: {odd[0]} {given[odd[0]]!r}")
+    for name in sorted(NUMBERS & given.keys()):
+        _require_number(given[name], f"{where}: {name}", optional=name in OPTIONAL)
+    trial, space = Trial(**given), spaces[place]
     if trial.bucket not in map(str, space.buckets):
         raise ValueError(f"{where}: bucket {trial.bucket}, which is none of its space")
     if trial.result not in RESULTS:
@@ -223,7 +248,7 @@ NUMBERS = OPTIONAL | {"samples", "compile_s", "gate_s", "bench_s"}
 def _require_number(value: Any, name: str, *, optional: bool) -> None:
     if value is None and optional:
         return
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
+    if type(value) not in (int, float) or not 0 <= value <= MOST_US:
         raise ValueError(f"{name} {value!r}")
 
 
