@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+from kvreg.core.buckets import LARGEST, MOST_AT_ONCE
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.requests import Op
 
@@ -184,13 +185,15 @@ def asked(
 
 def _ragged(text: str) -> tuple[int, int, int]:
     match = _RAGGED.fullmatch(text.strip())
-    if match is None or int(match["least"]) > int(match["most"]):
-        raise UsageError(
-            wrong(
-                "--ragged",
-                required="LEAST:MOSTxBATCH, the least context first",
-                found=repr(text),
-                remedy="write 17:131072x64",
-            )
+    if match is not None:
+        least, most, batch = (int(match[name]) for name in ("least", "most", "batch"))
+        if least <= most <= LARGEST and batch <= MOST_AT_ONCE:
+            return least, most, batch
+    raise UsageError(
+        wrong(
+            "--ragged",
+            required=f"LEAST:MOSTxBATCH, the least context first, of at most {MOST_AT_ONCE} sequences",
+            found=repr(text),
+            remedy="write 17:131072x64",
         )
-    return int(match["least"]), int(match["most"]), int(match["batch"])
+    )

@@ -13,6 +13,7 @@ from kvreg.cli.bench_asked import Asked
 from kvreg.cli.once import Command
 from kvreg.cli.output_file import OutputFile
 from kvreg.core import environment
+from kvreg.core.buckets import MOST_AT_ONCE
 from kvreg.core.errors import GateFailed
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ PLOT = "Draw how many times faster than bf16 each kernel is into this file."
 @click.option("--device", help="Device to measure. Default: KVREG_DEVICE, else this machine's card.")
 @click.option("--mode", "modes", multiple=True, help="Only this KV quantization mode; may be repeated.")
 @click.option("--op", "works", type=click.Choice(WORKS), multiple=True, help="Only this work; may be repeated.")
-@click.option("--batch", type=click.IntRange(1), help="Sequences.  [default: 32]")
+@click.option("--batch", type=click.IntRange(1, MOST_AT_ONCE), help="Sequences.  [default: 32]")
 @click.option("--context", type=click.IntRange(1), help="Tokens of each in the cache.  [default: 8192]")
-@click.option("--q-heads", type=click.IntRange(1), help="Query heads.  [default: 32]")
-@click.option("--kv-heads", type=click.IntRange(1), help="KV heads.  [default: 8]")
+@click.option("--q-heads", type=click.IntRange(1, MOST_AT_ONCE), help="Query heads.  [default: 32]")
+@click.option("--kv-heads", type=click.IntRange(1, MOST_AT_ONCE), help="KV heads.  [default: 8]")
 @click.option(
     "--head-size", "head_sizes", type=click.IntRange(1), multiple=True, help="May be repeated.  [default: 128]"
 )

@@ -14,6 +14,7 @@ from kvreg.cli.finite import Finite
 from kvreg.cli.once import Group
 from kvreg.cli.output_file import OutputFile
 from kvreg.core import asking, environment
+from kvreg.core.buckets import MOST_AT_ONCE
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.requests import DTYPES, Op
 
@@ -81,8 +82,8 @@ class Asked:
 @click.option(
     "--head-size", "head_sizes", type=click.IntRange(1), multiple=True, help="May be repeated.  [default: 128]"
 )
-@click.option("--group", type=click.IntRange(1), help="Query heads for each KV head.  [default: 4]")
-@click.option("--kv-heads", type=click.IntRange(1), help="KV heads.  [default: 8]")
+@click.option("--group", type=click.IntRange(1, MOST_AT_ONCE), help="Query heads for each KV head.  [default: 4]")
+@click.option("--kv-heads", type=click.IntRange(1, MOST_AT_ONCE), help="KV heads.  [default: 8]")
 @click.option("--dtype", type=click.Choice(DTYPES), help="The model's dtype.  [default: bf16]")
 @click.option("--workload", help=WORKLOAD)
 @click.option("--model", type=click.Path(file_okay=False, exists=True, path_type=Path), help=MODEL)

@@ -20,6 +20,11 @@ LEAST_CONTEXT = 256
 PREFILL_CONTEXT = 8192
 """Prefill of a longer context is bound by arithmetic, and its best parameters no longer change."""
 
+MOST_AT_ONCE = 65536
+"""Sequences of a timed batch, and heads: a GPU's grid has no more blocks in two of its directions."""
+LARGEST = 2**31 - 1
+"""Kernels take sequences and lengths as int32."""
+
 _TEXT = re.compile(r"b(?P<batch>[1-9][0-9]*)-c(?P<context>[1-9][0-9]*)|t(?P<tokens>[1-9][0-9]*)")
 
 
@@ -38,9 +43,10 @@ class Bucket:
         match = _TEXT.fullmatch(text)
         if match is None:
             raise UsageError(f"bucket {text!r}: required bBATCH-cCONTEXT or tTOKENS, such as b32-c8192 or t32")
-        if match["tokens"]:
-            return cls(int(match["tokens"]), 0)
-        return cls(int(match["batch"]), int(match["context"]))
+        found = cls(int(match["tokens"]), 0) if match["tokens"] else cls(int(match["batch"]), int(match["context"]))
+        if max(found.batch, found.context) > LARGEST:
+            raise UsageError(f"bucket {text!r}: required numbers of at most {LARGEST}, which int32 holds")
+        return found
 
     def __str__(self) -> str:
         return f"b{self.batch}-c{self.context}" if self.context else f"t{self.batch}"

@@ -55,7 +55,9 @@ def test_a_shape_survives_the_way_to_a_worker() -> None:
         assert shapes.Shape.from_json(shape.to_json()) == shape
 
 
-@pytest.mark.parametrize("text", ["17", "17:131072", "100:17x4", "0:17x4", "17:131072x0"])
+@pytest.mark.parametrize(
+    "text", ["17", "17:131072", "100:17x4", "0:17x4", "17:131072x0", "17:64x99999999999", "1:9999999999x2"]
+)
 def test_a_ragged_batch_of_no_meaning_is_an_error_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match="17:131072x64"):
         shapes.asked("decode", **{**FLAGS, "ragged": text})

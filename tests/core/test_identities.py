@@ -67,6 +67,12 @@ def test_a_bucket_prints_as_it_is_read_and_covers_its_workload(op, batch, contex
         assert found.context >= context
 
 
+@pytest.mark.parametrize("text", ["b1-c99999999999999999999", "b2147483648-c1", "t2147483648"])
+def test_a_bucket_whose_numbers_no_int32_holds_is_none(text):
+    with pytest.raises(UsageError, match="at most 2147483647"):
+        Bucket.parse(text)
+
+
 @given(st.sampled_from(Op), st.integers(1, 10**4), st.integers(1, 10**6))
 def test_a_bucket_is_its_own_ceiling(op, batch, context):
     found = bucket(op, batch, context)
