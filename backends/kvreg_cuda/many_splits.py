@@ -1,7 +1,7 @@
 """Joining many splits of few rows: one long sequence fills the card with splits, and few programs join its rows.
 
 The shared reduction takes 16 splits at a time. Of one sequence of 131072 tokens an H200 has 132, and the time is that
-of a chain of loads: 10 us of 61.7.
+of a chain of loads: 10 us of 61.7. The shared one keeps its width: it serves every card, and its evidence is of that.
 """
 
 from collections.abc import Mapping

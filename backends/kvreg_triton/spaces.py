@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kvreg.core.devices import Device
+from kvreg.core.launchable import MOST_THREADS
 from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Variant
 from kvreg_triton.configs import padded
 
 Space = dict[str, Sequence[int]]
-
-MOST_THREADS = 1024
-"""Threads of a block on every platform."""
 
 MOST_WRITE_VALUES = 8192
 """Values of a write's program: 8 KiB of codes in flight; more leaves a decode step's few tokens to a few units."""

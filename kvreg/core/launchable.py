@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kvreg.core.devices import Device
 
 MOST_THREADS = 1024
-"""Threads of a block on every platform of GPUs (docs/validating.md)."""
+"""Threads of a block or work-group, on every card that kvreg knows."""
 
 TILES = ("rows", "tile", "num_warps")
 """What Triton takes as powers of two only: extents of a block and warps."""

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvreg.core.evidence import MOST_SPILL_BYTES
+from kvreg.core.launchable import MOST_THREADS
 from kvreg_triton.cross.compilations import Compiled
 from kvreg_triton.cross.specializations import Specialization
-
-MOST_THREADS = 1024
-"""Of a block or work-group, on every card that kvreg knows."""
 
 SPILLS = "spills"
 
