@@ -19,11 +19,11 @@ import triton
 import triton.language as tl
 
 from kvreg_cuda.many_splits import ManySplits
+from kvreg_cuda.unit_rotation import lines, rotated
 from kvreg_triton.attend_int4 import reduce, unrotated
 from kvreg_triton.launch import INTERPRETED
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
 from kvreg_triton.paging import aligned, block_sequence, slots_of, split_bounds
-from kvreg_triton.rotation import hadamard, signs
 
 PACKED = tl.constexpr(not INTERPRETED)
 """Four nibbles at a time by inline PTX: LLVM masks the bytes of a word one by one, 500 more instructions a tile."""
@@ -117,16 +117,11 @@ def as_operand(weights, TILE: tl.constexpr):
 
 
 @triton.jit
-def rotated_query(
-    q, rows_ok, HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr
-):  # fmt: skip
-    """Load q rows by their pointers (8, 1), rotate in float32 and split them into integers.
+def quantized_query(y, WIDTH: tl.constexpr):
+    """Split rotated rows (8, WIDTH) float32 into integers.
 
     Returns even and odd channels (16, WIDTH / 2) int8, the sum of a row's 254 h + l, and what one of those is worth.
     """
-    channel = tl.arange(0, WIDTH)
-    x = tl.load(q + channel[None, :], mask=rows_ok[:, None] & (channel < HEAD)[None, :], other=0.0).to(tl.float32)
-    y = hadamard(x * signs(WIDTH, BLOCK)[None, :], LANES, WIDTH, BLOCK, LEVELS)
     largest = tl.max(tl.abs(y), 1)
     largest = tl.where(largest == 0.0, 1.0, largest)
     even, odd = tl.split(tl.reshape(y * (1.0 / largest * LEVELS_OF_CODE)[:, None], [LANES, WIDTH // 2, 2]))
@@ -292,9 +287,11 @@ def attend(
     whole = begin + tl.cdiv(tl.maximum(all_begin - begin, 0), TILE) * TILE
     whole_end = whole + tl.maximum(tl.minimum(all_end, end) - whole, 0) // TILE * TILE
 
-    even, odd, q_sum, q_scale = rotated_query(
-        q + (row * q_row + head * q_head)[:, None], mine, HEAD, WIDTH, BLOCK, LEVELS
-    )
+    line = lines(LANES, WIDTH)
+    index = block_index + line // group
+    from_q = q + (start_row + index).to(tl.int64) * q_row + (kv_head * group + line % group) * q_head
+    y = rotated(from_q, (line < block_q * group) & (index < tl.minimum(owned, q_len)), HEAD, LANES, WIDTH, BLOCK)
+    even, odd, q_sum, q_scale = quantized_query(y, WIDTH)
     q_scale = q_scale * (scale * LOG2E / BLOCK)
     softcap = softcap * LOG2E
     slope = tl.zeros([ROWS], tl.float32)
