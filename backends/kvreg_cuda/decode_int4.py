@@ -117,6 +117,13 @@ def as_operand(weights, TILE: tl.constexpr):
 
 
 @triton.jit
+def stacked_wide(high, low, WIDTH: tl.constexpr):
+    """Do the same so that a thread's neighbouring values stay neighbours of a row: the operand is then read in words."""
+    first = (tl.arange(0, 2) == 0)[:, None, None]
+    return tl.reshape(tl.where(first, high[None, :, :], low[None, :, :]), [2 * LANES, WIDTH])
+
+
+@triton.jit
 def quantized_query(y, WIDTH: tl.constexpr):
     """Split rotated rows (8, WIDTH) float32 into integers.
 
@@ -126,9 +133,9 @@ def quantized_query(y, WIDTH: tl.constexpr):
     largest = tl.where(largest == 0.0, 1.0, largest)
     even, odd = tl.split(tl.reshape(y * (1.0 / largest * LEVELS_OF_CODE)[:, None], [LANES, WIDTH // 2, 2]))
     high, low, even_sum = quantized(even)
-    even = stacked(high, low, WIDTH // 2)
+    even = stacked_wide(high, low, WIDTH // 2)
     high, low, odd_sum = quantized(odd)
-    odd = stacked(high, low, WIDTH // 2)
+    odd = stacked_wide(high, low, WIDTH // 2)
     return even, odd, tl.sum(even_sum + odd_sum, 1), largest * (1.0 / (LEVELS_OF_CODE * FINER))
 
 
