@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from kvreg_cuda.many_splits import ManySplits
-from kvreg_cuda.unit_rotation import lines, rotated
+from kvreg_cuda.unit_rotation import lines, load_lines, rotated
 from kvreg_triton.attend_int4 import reduce, unrotated
 from kvreg_triton.launch import INTERPRETED
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
@@ -276,6 +276,11 @@ def attend(
     row = (start_row + index).to(tl.int64)
     head = kv_head * group + lane % group
 
+    # Asked for before it is needed: it is on its way while the length and the pages are looked up.
+    line = lines(LANES, WIDTH)
+    token = block_index + line // group
+    from_q = q + (start_row + token).to(tl.int64) * q_row + (kv_head * group + line % group) * q_head
+    x = load_lines(from_q, (line < block_q * group) & (token < owned), HEAD, LANES, WIDTH)
     seq_len = tl.load(seq_lens + seq)
     position = seq_len - q_len + index
     range_row = ranges + seq.to(tl.int64) * (2 * RANGES)
@@ -294,11 +299,7 @@ def attend(
     whole = begin + tl.cdiv(tl.maximum(all_begin - begin, 0), TILE) * TILE
     whole_end = whole + tl.maximum(tl.minimum(all_end, end) - whole, 0) // TILE * TILE
 
-    line = lines(LANES, WIDTH)
-    index = block_index + line // group
-    from_q = q + (start_row + index).to(tl.int64) * q_row + (kv_head * group + line % group) * q_head
-    y = rotated(from_q, (line < block_q * group) & (index < tl.minimum(owned, q_len)), HEAD, LANES, WIDTH, BLOCK)
-    even, odd, q_sum, q_scale = quantized_query(y, WIDTH)
+    even, odd, q_sum, q_scale = quantized_query(rotated(x, LANES, WIDTH, BLOCK, LEVELS), WIDTH)
     q_scale = q_scale * (scale * LOG2E / BLOCK)
     softcap = softcap * LOG2E
     slope = tl.zeros([ROWS], tl.float32)

@@ -54,24 +54,29 @@ def turned(x, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def rotated(rows, ok, HEAD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Load rows of HEAD bf16, fp16 or float32 and return H (D x), (ROWS, WIDTH) float32.
+def load_lines(rows, ok, HEAD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Load rows of HEAD bf16, fp16 or float32 as (WIDTH / 16 * ROWS, 16), 0 where a row is not `ok`.
 
-    `rows`: pointers of `lines`; `ok`: which of those there are.
+    `rows`: pointers of `lines`.
     """
+    channel = (tl.arange(0, WIDTH // SIDE * ROWS) // ROWS * SIDE)[:, None] + tl.arange(0, SIDE)[None, :]
+    return tl.load(rows[:, None] + channel, mask=ok[:, None] & (channel < HEAD), other=0.0)
+
+
+@triton.jit
+def rotated(x, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr):
+    """Return H (D x) of rows that `load_lines` brought, (ROWS, WIDTH) float32."""
     GROUPS: tl.constexpr = WIDTH // SIDE
-    line = tl.arange(0, GROUPS * ROWS)
-    channel = (line // ROWS * SIDE)[:, None] + tl.arange(0, SIDE)[None, :]
-    x = tl.load(rows[:, None] + channel, mask=ok[:, None] & (channel < HEAD), other=0.0)
     x = turned(x, ROWS, WIDTH, BLOCK)
     if EXACT_TYPES:
         y = tl.dot(x, first_levels(BLOCK).to(x.dtype))
     else:
         y = tl.dot(x.to(tl.float32), first_levels(BLOCK), input_precision="ieee")
     y = tl.reshape(y, [GROUPS, ROWS, SIDE])
-    DEEP: tl.constexpr = BLOCK // SIDE
-    LATER: tl.constexpr = 0 if DEEP < 2 else (1 if DEEP == 2 else (2 if DEEP == 4 else (3 if DEEP == 8 else (4 if DEEP == 16 else 5))))
-    for _ in tl.static_range(LATER):
-        a, b = tl.split(tl.permute(tl.reshape(y, [GROUPS // DEEP, 2, DEEP // 2, ROWS, SIDE]), (0, 2, 3, 4, 1)))
+    for _ in tl.static_range(LEVELS - FIRST_LEVELS):
+        # The butterfly of kvreg_triton.rotation over whole groups: halves of a block are paired, each pair moves down.
+        a, b = tl.split(
+            tl.permute(tl.reshape(y, [WIDTH // BLOCK, 2, BLOCK // SIDE // 2, ROWS, SIDE]), (0, 2, 3, 4, 1))
+        )
         y = tl.reshape(tl.permute(tl.join(a + b, a - b), (0, 1, 4, 2, 3)), [GROUPS, ROWS, SIDE])
     return tl.reshape(tl.permute(y, (1, 0, 2)), [ROWS, WIDTH])
