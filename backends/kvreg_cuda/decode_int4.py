@@ -18,9 +18,9 @@ Longer than other modules: a kernel family stays in one file, so that a change s
 import triton
 import triton.language as tl
 
-from kvreg_cuda.many_splits import ManySplits
+from kvreg_cuda.joining import Joined, join, let_dependents_start
 from kvreg_cuda.unit_rotation import lines, load_lines, rotated
-from kvreg_triton.attend_int4 import reduce, unrotated
+from kvreg_triton.attend_int4 import unrotated
 from kvreg_triton.launch import INTERPRETED
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
 from kvreg_triton.paging import aligned, block_sequence, slots_of, split_bounds
@@ -269,6 +269,7 @@ def attend(
     block_index = (block - start_row // block_q - seq * apart) * block_q
     if block_index >= owned:
         return
+    let_dependents_start()
     lane = tl.arange(0, ROWS)
     index = block_index + lane // group
     store_ok = (lane < block_q * group) & (index < owned)
@@ -375,4 +376,4 @@ def attend(
         tl.store(partial_lse + part * 2 + 1, total[:, None], mask=store_ok[:, None])
 
 
-DECODE = ManySplits(attend, reduce)
+DECODE = Joined(attend, join)

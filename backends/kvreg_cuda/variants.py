@@ -79,9 +79,8 @@ def _int4_decode() -> Variant:
         launcher="kvreg_cuda.decode_int4:DECODE",
         kernels=(
             "kvreg_cuda.decode_int4:attend",
-            "kvreg_cuda.decode_int4:reduce",
-            "kvreg_cuda.many_splits:reduce_many",
-            "kvreg_cuda.many_splits:ManySplits",
+            "kvreg_cuda.joining:join",
+            "kvreg_cuda.joining:Joined",
             "kvreg_triton.launch:Decode",
         ),
         format=_stored(Mode.INT4_PER_TOKEN_HEAD),
