@@ -93,10 +93,10 @@ def stacked(high, low, WIDTH: tl.constexpr):
 
 @triton.jit
 def folded(product, WIDTH: tl.constexpr):
-    """Return 254 times row r plus row r + 8 of a (16, WIDTH) int32, as (8, WIDTH) float32."""
+    """Return 254 times row r plus row r + 8 of a (16, WIDTH) int32, as (8, WIDTH) int32."""
     halves = tl.reshape(product, [2, LANES, WIDTH])
     factor = tl.where(tl.arange(0, 2) == 0, FINER, 1)
-    return tl.sum(halves * factor[:, None, None], 0).to(tl.float32)
+    return tl.sum(halves * factor[:, None, None], 0)
 
 
 @triton.jit
@@ -172,13 +172,40 @@ def as_rows(codes, HALF: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
+def of_subset(SUBSETS: tl.constexpr):
+    """Return which subset of a tile's keys each row takes: (8, SUBSETS), true once a row."""
+    return (tl.arange(0, LANES) // (LANES // SUBSETS))[:, None] == tl.arange(0, SUBSETS)[None, :]
+
+
+@triton.jit
+def own(product, SUBSETS: tl.constexpr, TILE: tl.constexpr):
+    """Return what a row of (8, TILE) int32 has of its subset's keys, (8, TILE / SUBSETS); no value changes threads."""
+    parts = tl.reshape(product, [LANES, SUBSETS, TILE // SUBSETS])
+    return tl.sum(tl.where(of_subset(SUBSETS)[:, :, None], parts, 0), 1)
+
+
+@triton.jit
+def own_scales(x, SUBSETS: tl.constexpr, TILE: tl.constexpr):
+    """Spread (TILE,) over rows, each of which gets its subset's: (8, TILE / SUBSETS)."""
+    parts = tl.reshape(x, [SUBSETS, 1, TILE // SUBSETS])
+    spread = tl.broadcast_to(parts, [SUBSETS, LANES // SUBSETS, TILE // SUBSETS])
+    return tl.reshape(spread, [LANES, TILE // SUBSETS])
+
+
+@triton.jit
+def among_all(x, SUBSETS: tl.constexpr, TILE: tl.constexpr):
+    """Put a row's own (8, TILE / SUBSETS) among zeros: (8, TILE)."""
+    return tl.reshape(tl.where(of_subset(SUBSETS)[:, :, None], x[:, None, :], 0), [LANES, TILE])
+
+
+@triton.jit
 def attend_tile(
     even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
     k, v, k_scale, v_scale, page_row, begin, end,
     k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
     first, last, position, softcap, slope, range_row,
     HEAD: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, V_BYTE: tl.constexpr,
-    MASKED: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr,
+    MASKED: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr, SUBSETS: tl.constexpr,
 ):  # fmt: skip
     """Take tokens [begin, begin + TILE) into the running softmax of 8 rows."""
     keys = begin + key_order(TILE)
@@ -193,12 +220,25 @@ def attend_tile(
     s_k, z_k = scales_and_zeros(k_scale + page * ks_page + slot * ks_slot, valid)
     low, high = nibbles(codes)
     product = tl.dot(even, tl.trans(low), out_dtype=tl.int32)
-    product = tl.dot(odd, tl.trans(high), product, out_dtype=tl.int32)
-    score = (folded(product, TILE) - q_sum[:, None] * z_k[None, :]) * s_k[None, :] * q_scale[:, None]
-    score, seen = adjusted(
-        score, keys, first, tl.minimum(last, end), position, end, softcap, slope, range_row,
-        SOFTCAP, ALIBI, RANGES, MASKED,
-    )  # fmt: skip
+    product = folded(tl.dot(odd, tl.trans(high), product, out_dtype=tl.int32), TILE)
+    s_v, z_v = scales_and_zeros(v_scale + page * vs_page + slot * vs_slot, valid)
+    APART: tl.constexpr = SUBSETS > 1 and not (MASKED or SOFTCAP or ALIBI)
+    if APART:
+        product = own(product, SUBSETS, TILE)
+        s_k, z_k = own_scales(s_k, SUBSETS, TILE), own_scales(z_k, SUBSETS, TILE)
+        s_v, z_v = own_scales(s_v, SUBSETS, TILE), own_scales(z_v, SUBSETS, TILE)
+    else:
+        s_k, z_k, s_v, z_v = s_k[None, :], z_k[None, :], s_v[None, :], z_v[None, :]
+    score = (product.to(tl.float32) - q_sum[:, None] * z_k) * s_k * q_scale[:, None]
+    if not APART:
+        score, seen = adjusted(
+            score, keys, first, tl.minimum(last, end), position, end, softcap, slope, range_row,
+            SOFTCAP, ALIBI, RANGES, MASKED,
+        )  # fmt: skip
+        if SUBSETS > 1:
+            others = tl.reshape(tl.broadcast_to(of_subset(SUBSETS)[:, :, None], [LANES, SUBSETS, TILE // SUBSETS]), [LANES, TILE])
+            seen = seen & others
+            score = tl.where(seen, score, -float("inf"))
     new_top = tl.maximum(top, tl.max(score, 1))
     # A row that has seen no token yet keeps -inf; subtracting 0 there gives exp2(-inf) = 0 instead of NaN.
     base = tl.where(new_top == -float("inf"), 0.0, new_top)
@@ -206,8 +246,7 @@ def attend_tile(
     fade = tl.exp2(top - base)
     total = total * fade + tl.sum(weight, 1)
 
-    s_v, z_v = scales_and_zeros(v_scale + page * vs_page + slot * vs_slot, valid)
-    weight *= s_v[None, :]
+    weight *= s_v
     if MASKED:
         # A scale that is not finite must not reach the rows that do not see its token: 0 * nan is nan.
         weight = tl.where(seen, weight, 0.0)
@@ -215,7 +254,9 @@ def attend_tile(
     high_w, low_w, whole = quantized(weight * (1.0 / largest * LEVELS_OF_CODE)[:, None])
     worth = largest * (1.0 / (LEVELS_OF_CODE * FINER))
     # The zero points must meet the same rounded weights as the codes, or the difference does not cancel.
-    zeros = zeros * fade + tl.sum(whole * z_v[None, :], 1) * worth
+    zeros = zeros * fade + tl.sum(whole * z_v, 1) * worth
+    if APART:
+        high_w, low_w = among_all(high_w, SUBSETS, TILE), among_all(low_w, SUBSETS, TILE)
     weights = as_operand(stacked(high_w, low_w, TILE), TILE)
 
     if V_BYTE == 1:
@@ -230,8 +271,8 @@ def attend_tile(
         codes = values_by_tokens(v, page_row, begin, end, v_page, inside, HALF, TILE, PAGE, V_BYTE, MASKED)
         low, high = nibbles(codes)
         low, high = as_rows(low, HALF, TILE), as_rows(high, HALF, TILE)
-    acc_even = acc_even * fade[:, None] + folded(tl.dot(weights, low, out_dtype=tl.int32), HALF) * worth[:, None]
-    acc_odd = acc_odd * fade[:, None] + folded(tl.dot(weights, high, out_dtype=tl.int32), HALF) * worth[:, None]
+    acc_even = acc_even * fade[:, None] + folded(tl.dot(weights, low, out_dtype=tl.int32), HALF).to(tl.float32) * worth[:, None]
+    acc_odd = acc_odd * fade[:, None] + folded(tl.dot(weights, high, out_dtype=tl.int32), HALF).to(tl.float32) * worth[:, None]
     return acc_even, acc_odd, zeros, new_top, total
 
 
@@ -249,7 +290,7 @@ def attend(
     TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, V_BYTE: tl.constexpr, STAGES: tl.constexpr,
     SINGLE: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
-    ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr,
+    ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr, SUBSETS: tl.constexpr,
 ):  # fmt: skip
     """8 // group query tokens of one sequence (with `apart` 0 one), all heads of one KV head, one split of the keys.
 
@@ -270,7 +311,8 @@ def attend(
     if block_index >= owned:
         return
     let_dependents_start()
-    lane = tl.arange(0, ROWS)
+    MEMBERS: tl.constexpr = ROWS // SUBSETS
+    lane = tl.arange(0, ROWS) % MEMBERS
     index = block_index + lane // group
     store_ok = (lane < block_q * group) & (index < owned)
     mine = store_ok & (index < q_len)
@@ -278,7 +320,7 @@ def attend(
     head = kv_head * group + lane % group
 
     # Asked for before it is needed: it is on its way while the length and the pages are looked up.
-    line = lines(LANES, WIDTH)
+    line = lines(LANES, WIDTH) % MEMBERS
     token = block_index + line // group
     from_q = q + (start_row + token).to(tl.int64) * q_row + (kv_head * group + line % group) * q_head
     x = load_lines(from_q, (line < block_q * group) & (token < owned), HEAD, LANES, WIDTH)
@@ -329,7 +371,7 @@ def attend(
                 k, v, k_scale, v_scale, page_row, start, end,
                 k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
                 first, last, position, softcap, slope, range_row,
-                HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES,
+                HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, SUBSETS,
             )  # fmt: skip
     for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
         acc_even, acc_odd, zeros, top, total = attend_tile(
@@ -337,7 +379,7 @@ def attend(
             k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
             first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, False, SOFTCAP, ALIBI, RANGES,
+            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, False, SOFTCAP, ALIBI, RANGES, SUBSETS,
         )  # fmt: skip
     for start in tl.range(whole_end, end, TILE, num_stages=1):
         acc_even, acc_odd, zeros, top, total = attend_tile(
@@ -345,10 +387,22 @@ def attend(
             k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
             first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES,
+            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, SUBSETS,
         )  # fmt: skip
     acc_even -= zeros[:, None]
     acc_odd -= zeros[:, None]
+    if SUBSETS > 1:
+        tops = tl.reshape(top, [SUBSETS, MEMBERS])
+        top = tl.max(tops, 0)
+        share = tl.exp2(tops - tl.where(top == -float("inf"), 0.0, top)[None, :])
+        total = tl.sum(tl.reshape(total, [SUBSETS, MEMBERS]) * share, 0)
+        acc_even = tl.sum(tl.reshape(acc_even, [SUBSETS, MEMBERS, WIDTH // 2]) * share[:, :, None], 0)
+        acc_odd = tl.sum(tl.reshape(acc_odd, [SUBSETS, MEMBERS, WIDTH // 2]) * share[:, :, None], 0)
+        lane = tl.arange(0, MEMBERS)
+        index = block_index + lane // group
+        store_ok = (lane < block_q * group) & (index < owned)
+        row = (start_row + index).to(tl.int64)
+        head = kv_head * group + lane % group
     if SINKS:
         sink = tl.load(sinks + head, mask=store_ok, other=-float("inf")) * LOG2E
         top, total, fade = with_sink(top, total, tl.where(split + 0 * lane == 0, sink, -float("inf")))
@@ -359,8 +413,8 @@ def attend(
     if SINGLE:
         channel = tl.arange(0, WIDTH)
         share = tl.where(total > 0.0, total, 1.0)[:, None]
-        y = tl.reshape(tl.join(acc_even / share, acc_odd / share), [ROWS, WIDTH])
-        y = unrotated(y, ROWS, WIDTH, BLOCK, LEVELS)
+        y = tl.reshape(tl.join(acc_even / share, acc_odd / share), [MEMBERS, WIDTH])
+        y = unrotated(y, MEMBERS, WIDTH, BLOCK, LEVELS)
         to = out + (row * out_row + head * out_head)[:, None] + channel[None, :]
         tl.store(to, y.to(out.dtype.element_ty), mask=store_ok[:, None] & (channel < HEAD)[None, :])
         if has_lse:

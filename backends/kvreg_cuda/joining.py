@@ -98,7 +98,9 @@ class Joined(Decode):
 
     def __call__(self, call: AttendCall, config: Mapping[str, int]) -> None:
         """Launch; see kvreg.runtime.launchers.AttendLauncher."""
-        self.launch(call, config)
+        group = call.q.shape[1] // call.cache.kv_heads
+        subsets = 8 // triton.next_power_of_2(group) if call.q.shape[0] == call.cu_q.shape[0] - 1 else 1
+        self.launch(call, {**config, "SUBSETS": subsets})
         plan, out = call.split, call.out
         if plan.splits == 1:
             return
