@@ -23,7 +23,7 @@ from kvreg_cuda.unit_rotation import lines, load_lines, rotated
 from kvreg_triton.attend_int4 import unrotated
 from kvreg_triton.launch import INTERPRETED
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
-from kvreg_triton.paging import aligned, block_sequence, slots_of, split_bounds
+from kvreg_triton.paging import aligned, block_sequence, split_bounds
 
 PACKED = tl.constexpr(not INTERPRETED)
 """Four nibbles at a time by inline PTX: LLVM masks the bytes of a word one by one, 500 more instructions a tile."""
@@ -140,6 +140,14 @@ def quantized_query(y, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def place_of(page_row, tokens, valid, PAGE: tl.constexpr):
+    """Do what kvreg_triton.paging.slots_of does for tokens that are not negative: 3 instructions a token less."""
+    token = tokens.to(tl.uint32, bitcast=True)
+    page = tl.load(page_row + (token // PAGE).to(tl.int32, bitcast=True), mask=valid, other=0).to(tl.int64)
+    return page, (token % PAGE).to(tl.int32, bitcast=True)
+
+
+@triton.jit
 def values_by_tokens(
     v, page_row, begin, end, v_page, inside, HALF: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr,
     V_BYTE: tl.constexpr, MASKED: tl.constexpr,
@@ -154,13 +162,13 @@ def values_by_tokens(
     if MASKED:
         # Whole groups keep loads wide; bytes behind `end` are some token's nibbles and get weight 0.
         there = sixteen < end
-    page, _ = slots_of(page_row, sixteen, there, PAGE)
+    page, _ = place_of(page_row, sixteen, there, PAGE)
     rows: tl.constexpr = TILE // 16 * HALF
     # Only page numbers are reshaped: the compiler must see which multiples the products with strides are.
     page = tl.reshape(tl.broadcast_to(page[:, None], [TILE // 16, HALF]), [rows])
     mask = tl.reshape(there[:, None] & inside[None, :], [rows])
     row = tl.arange(0, rows)
-    slot = (begin + row // HALF * 16) % PAGE
+    slot = ((begin + row // HALF * 16).to(tl.uint32, bitcast=True) % PAGE).to(tl.int32, bitcast=True)
     from_v = page * v_page + slot + row % HALF * V_BYTE
     return tl.load(v + (from_v[:, None] + tl.arange(0, 16)[None, :]), mask=mask[:, None], other=0)
 
@@ -212,7 +220,7 @@ def attend_tile(
     valid = tl.full([TILE], True, tl.int1)
     if MASKED:
         valid = keys < end
-    page, slot = slots_of(page_row, keys, valid, PAGE)
+    page, slot = place_of(page_row, keys, valid, PAGE)
     byte = tl.arange(0, HALF)
     inside = byte < HEAD // 2
     from_k = k + (page * k_page + slot * k_slot)[:, None] + byte[None, :]
@@ -264,7 +272,7 @@ def attend_tile(
         there = tl.full([TILE], True, tl.int1)
         if MASKED:
             there = tokens < end
-        page, slot = slots_of(page_row, tokens, there, PAGE)
+        page, slot = place_of(page_row, tokens, there, PAGE)
         from_v = v + (page * v_page + slot * v_slot)[:, None] + byte[None, :]
         low, high = nibbles(tl.load(from_v, mask=there[:, None] & inside[None, :], other=0))
     else:
