@@ -202,8 +202,17 @@ def own_scales(x, SUBSETS: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def among_all(x, SUBSETS: tl.constexpr, TILE: tl.constexpr):
-    """Put a row's own (8, TILE / SUBSETS) among zeros: (8, TILE)."""
-    return tl.reshape(tl.where(of_subset(SUBSETS)[:, :, None], x[:, None, :], 0), [LANES, TILE])
+    """Put a row's own (8, TILE / SUBSETS) int8 among zeros: (8, TILE)."""
+    shape: tl.constexpr = [LANES, SUBSETS, TILE // SUBSETS]
+    spread = tl.broadcast_to(x[:, None, :], shape)
+    mask = tl.broadcast_to(tl.where(of_subset(SUBSETS), -1, 0).to(tl.int8)[:, :, None], shape)
+    if PACKED:
+        kept = tl.inline_asm_elementwise(
+            "and.b32 $0, $1, $2;", "=r,r,r", [spread, mask], dtype=tl.int8, is_pure=True, pack=4
+        )
+    else:
+        kept = spread & mask
+    return tl.reshape(kept, [LANES, TILE])
 
 
 @triton.jit
