@@ -22,7 +22,7 @@ from kvreg.validation.gpu.rig import Rig
 from kvreg.validation.gpu.session import Session
 from kvreg.validation.journal import Journal
 from kvreg.validation.machine import machine_for
-from kvreg.validation.robust import far, graphs, inputs, streams, suite, wrong_calls
+from kvreg.validation.robust import far, graphs, inputs, streams, suite, tuning, wrong_calls
 from kvreg.validation.robust.__main__ import main
 from kvreg.validation.robust.findings import Finding
 from kvreg.validation.robust.hazards import hazards_of, survived, unlike
@@ -336,12 +336,12 @@ def test_a_card_without_fp8_is_asked_nothing_of_it():
 
 
 @pytest.fixture
-def rig(tmp_path) -> Iterator[Callable[[float | None], Rig]]:
+def rig(tmp_path) -> Iterator[Callable[..., Rig]]:
     """Return a function that begins a call of ci/gpu, which may take so many seconds, over one journal."""
     with Journal(tmp_path / "journal.jsonl") as journal:
 
-        def begin(limit_s: float | None) -> Rig:
-            options = Options(device="cpu", smoke=True, limit_s=limit_s)
+        def begin(limit_s: float | None, smoke: bool = True) -> Rig:
+            options = Options(device="cpu", smoke=smoke, limit_s=limit_s)
             made = Rig(Session(options, tmp_path, tmp_path / "results.tar.gz"), machine_for("cpu"), journal)
             made.run.versions = {"torch": "any"}
             return made
@@ -358,6 +358,10 @@ def test_a_stage_that_is_cut_off_says_so_and_a_later_call_takes_what_is_known(ri
         enduring.keep(first, name, Finding("ok", "kept"))
     assert enduring.robust(second) == ("ok", "5 checks, 0 skipped")
     assert {each["check"]: each["detail"] for each in second.session.results["robust"]} == dict.fromkeys(names, "kept")
+
+
+def test_checks_with_workers_of_their_own_and_random_calls_do_not_begin_without_time(rig):
+    assert enduring.robust(rig(0.0, smoke=False)) == ("cut off", "0 checks, 0 skipped")
 
 
 def test_the_command_says_what_it_could_not_try_and_names_a_check_that_is_none():
@@ -398,6 +402,13 @@ def test_kernels_on_a_card_survive_every_check(name, card):
 @pytest.mark.gpu
 def test_hazards_on_a_card_end_as_typed_outcomes(card):
     found = survived(card)
+
+    assert found.status == "ok", found
+
+
+@pytest.mark.gpu
+def test_a_tuning_run_on_a_card_survives_its_hazards(card):
+    found = tuning.survived(card)
 
     assert found.status == "ok", found
 

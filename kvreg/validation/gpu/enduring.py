@@ -13,7 +13,6 @@ from kvreg.validation.gpu.session import CUT_OFF, FAILED, OK
 from kvreg.validation.journal import key_of
 from kvreg.validation.robust import suite
 from kvreg.validation.robust.findings import Finding
-from kvreg.validation.robust.hazards import survived
 from kvreg.validation.unproven import Place, place_of
 
 LIMIT_S = 240.0
@@ -30,7 +29,7 @@ def robust(rig: Rig) -> tuple[str, str]:
     with rig.limited(LIMIT_S):
         due = _checks(rig, place, findings)
     if not rig.options.smoke:
-        _own_workers(rig, place, findings)
+        due += _own_workers(rig, place, findings)
     rig.session.results["robust"] = [{"check": name, **each.to_json()} for name, each in findings.items()]
     failed = [f"{name}: {text}" for name, each in findings.items() for text in each.failures[:2]]
     skipped = [name for name, each in findings.items() if each.status == "skipped"]
@@ -65,14 +64,22 @@ def _checks(rig: Rig, place: Place, findings: dict[str, Finding]) -> int:
     return len(tasks)
 
 
-def _own_workers(rig: Rig, place: Place, findings: dict[str, Finding]) -> None:
-    """Run the checks that start workers of their own: the hazards, and random calls while time is left."""
-    known = rig.journal.get(_key(rig, suite.HAZARDS))
-    findings[suite.HAZARDS] = (
-        Finding.of_json(known["value"]) if known is not None and known["status"] == "ok" else survived(place)
-    )
-    keep(rig, suite.HAZARDS, findings[suite.HAZARDS])
-    seconds = max(0.0, min(FUZZ_S, rig.left_s()))
+def _own_workers(rig: Rig, place: Place, findings: dict[str, Finding]) -> int:
+    """Run the checks that start workers of their own, while time is left for them; returns how many there are."""
+    for name, check in suite.OWN_WORKERS.items():
+        known = rig.journal.get(_key(rig, name))
+        if known is not None and known["status"] == "ok":
+            findings[name] = Finding.of_json(known["value"])
+        elif rig.left_s() >= check.needs_s:
+            findings[name] = check.run(place)
+            keep(rig, name, findings[name])
+    if rig.left_s() > 0:
+        _random_calls(rig, place, findings)
+    return len(suite.OWN_WORKERS) + 1
+
+
+def _random_calls(rig: Rig, place: Place, findings: dict[str, Finding]) -> None:
+    seconds = min(FUZZ_S, rig.left_s())
     workers = max(1, (os.cpu_count() or 2) // 2)
     findings[suite.FUZZ], tally = suite.fuzzed(place, seconds, workers, rig.session.note)
     rig.session.results["fuzz"] = [

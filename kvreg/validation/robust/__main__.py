@@ -14,7 +14,6 @@ import click
 from kvreg.core.errors import DeviceUnavailable, GateFailed, KvregError, wrong
 from kvreg.validation.robust import suite
 from kvreg.validation.robust.findings import Finding
-from kvreg.validation.robust.hazards import survived
 from kvreg.validation.unproven import Place, place_of
 from kvreg_tuning.pool import run_all
 
@@ -38,13 +37,16 @@ def checks(
                 )
             )
         yield suite.title(tasks[index]), suite.found(outcome)
-    if suite.HAZARDS in names:
-        yield suite.HAZARDS, survived(place)
+    for name, check in suite.OWN_WORKERS.items():
+        if name in names:
+            yield name, check.run(place)
     if suite.FUZZ in names:
         yield suite.FUZZ, suite.fuzzed(place, seconds, workers, say)[0]
 
 
-@click.command(help="Try what kernels must survive: far offsets, graphs, streams, odd inputs, wrong calls, hazards.")
+@click.command(
+    help="Try what kernels must survive: far offsets, graphs, streams, odd inputs, wrong calls, hazards, tuning."
+)
 @click.option("--device", default="cuda", show_default=True, help="A torch device, cpu, or interpreter.")
 @click.option("--only", multiple=True, help=f"Only this check: {', '.join(suite.NAMES)}; may be repeated.")
 @click.option("--fuzz-seconds", type=click.FloatRange(min=0), default=60.0, show_default=True, help="For `fuzz`.")

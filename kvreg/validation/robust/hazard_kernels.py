@@ -1,11 +1,13 @@
 """Kernels that may harm nobody but their own process: one reads far outside its memory, one never ends.
 
-Only workers import this.
+A third is refused by the compiler. Only workers import this; under `compile_only` the kernels are compiled, not run.
 """
 
 import torch
 import triton
 import triton.language as tl
+
+from kvreg_triton.launch import submit
 
 
 @triton.jit
@@ -19,17 +21,28 @@ def _wait(x):  # type: ignore[no-untyped-def]
         pass
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _refused(x, size: tl.constexpr):  # type: ignore[no-untyped-def]
+    tl.static_assert(size > 1, "planted: the compiler refuses this")
+    tl.store(x, 1.0)
+
+
 def out_of_bounds(place: str) -> None:
     """Read 16 TiB behind a tensor."""
     x = torch.zeros(1, device=place)
-    _read[(1,)](x, x, 1 << 42)
+    submit(_read, (1,), (x, x, 1 << 42), {})
     _finish(place)
 
 
 def for_ever(place: str) -> None:
     """Wait for a value that nobody writes."""
-    _wait[(1,)](torch.zeros(1, device=place))
+    submit(_wait, (1,), (torch.zeros(1, device=place),), {})
     _finish(place)
+
+
+def unbuildable(place: str) -> None:
+    """Launch what Triton does not compile."""
+    submit(_refused, (1,), (torch.zeros(1, device=place),), {"size": 1})
 
 
 def total_of_ones(place: str) -> float:

@@ -19,6 +19,8 @@ ONES = float(1 << 20)
 LIMIT_S = {"card": 15.0, "interpreter": 2.0}
 """For the kernel that never ends, from its launch on: compiling it takes a card's process a few seconds."""
 OTHERS_S = 60.0
+NEEDS_S = 2 * LIMIT_S["card"]
+"""For what never ends, and as much for the three other tasks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,12 @@ Those of one line-up run in one process, which compiles once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kvreg.core.errors import UsageError, wrong
 from kvreg.validation import fuzz
+from kvreg.validation.robust import hazards, tuning
 from kvreg.validation.robust.findings import Finding, judged
 from kvreg.validation.robust.lineups import line_ups
 from kvreg.validation.unproven import Place
@@ -25,9 +27,24 @@ OF_LINE_UPS = {
 }
 """Checks that are made for every decode variant of every mode."""
 CALLS = {"calls": "kvreg.validation.robust.wrong_calls:every_row"}
-HAZARDS, FUZZ = "hazards", "fuzz"
-"""Checks that start workers of their own."""
-NAMES = (*OF_LINE_UPS, *CALLS, HAZARDS, FUZZ)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWorkers:
+    """A check that starts workers of its own."""
+
+    run: Callable[[Place], Finding]
+    needs_s: float
+    """It begins only where so many seconds are left."""
+
+
+OWN_WORKERS = {
+    "hazards": OwnWorkers(hazards.survived, hazards.NEEDS_S),
+    "tuning": OwnWorkers(tuning.survived, tuning.NEEDS_S),
+}
+"""Checks that want the device for themselves: each leaves processes behind that were killed."""
+FUZZ = "fuzz"
+NAMES = (*OF_LINE_UPS, *CALLS, *OWN_WORKERS, FUZZ)
 
 TIMEOUT_S = 240.0
 """One check compiles up to a dozen kernels beside as many other processes."""
