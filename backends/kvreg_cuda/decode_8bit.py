@@ -17,10 +17,11 @@ Longer than other modules: a kernel family stays in one file, so that a change s
 import triton
 import triton.language as tl
 
+from kvreg_cuda.paging import place_of
 from kvreg_triton.attend_rows import load_query, reduce, row_scales
 from kvreg_triton.launch import INTERPRETED, Decode
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
-from kvreg_triton.paging import aligned, block_sequence, slots_of, split_bounds
+from kvreg_triton.paging import aligned, block_sequence, split_bounds
 from kvreg_triton.scales import EXPONENT, exponents
 
 PACKED = tl.constexpr(not INTERPRETED)
@@ -94,7 +95,7 @@ def attend_tile(
     valid = tl.full([TILE], True, tl.int1)
     if MASKED:
         valid = tokens < end
-    page, slot = slots_of(page_row, tokens, valid, PAGE)
+    page, slot = place_of(page_row, tokens, valid, PAGE)
     pair = tl.arange(0, HALF)
     inside = valid[:, None] & (pair < HEAD // 2)[None, :]
     keys = tl.load(k + (page * k_page + slot * k_slot)[:, None] + pair[None, :], mask=inside, other=0)
@@ -181,6 +182,8 @@ def attend(
     row = (start_row + index).to(tl.int64)
     head = kv_head * group + lane % group
 
+    # Asked for before it is needed: it is on its way while the length and the pages are looked up.
+    query = load_query(q + (row * q_row + head * q_head)[:, None], mine, HEAD, WIDTH, tl.float32)
     seq_len = tl.load(seq_lens + seq)
     position = seq_len - q_len + index
     range_row = ranges + seq.to(tl.int64) * (2 * RANGES)
@@ -193,7 +196,6 @@ def attend(
     whole = begin + tl.cdiv(tl.maximum(all_begin - begin, 0), TILE) * TILE
     whole_end = whole + tl.maximum(tl.minimum(all_end, end) - whole, 0) // TILE * TILE
 
-    query = load_query(q + (row * q_row + head * q_head)[:, None], mine, HEAD, WIDTH, tl.float32)
     even, odd, unit = paired_query(query, ROWS, WIDTH, VALUES)
     scale = unit * (scale * LOG2E)
     if TENSOR_SCALED:

@@ -18,24 +18,31 @@ Longer than other modules: a kernel family stays in one file, so that a change s
 import triton
 import triton.language as tl
 
-from kvreg_cuda.joining import Joined, join, let_dependents_start
+from kvreg_cuda.int4_operands import (
+    FINER,
+    LANES,
+    LEVELS_OF_CODE,
+    among_all,
+    as_operand,
+    folded,
+    key_order,
+    nibbles,
+    of_each_key,
+    own,
+    own_scales,
+    quantized,
+    quantized_query,
+    stacked,
+)
+from kvreg_cuda.joining import Joined, let_dependents_start
+from kvreg_cuda.paging import place_of
+from kvreg_cuda.shares import row_at, units_of, units_of_start
 from kvreg_cuda.unit_rotation import lines, load_lines, rotated
 from kvreg_triton.attend_int4 import unrotated
-from kvreg_triton.launch import INTERPRETED
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
 from kvreg_triton.paging import aligned, block_sequence, split_bounds
 
-PACKED = tl.constexpr(not INTERPRETED)
-"""Four nibbles at a time by inline PTX: LLVM masks the bytes of a word one by one, 500 more instructions a tile."""
 ZERO_POINT_BITS = tl.constexpr(15)
-LANES = tl.constexpr(8)
-"""Query rows of a program; the other 8 rows of a matrix instruction hold their residues."""
-LEVELS_OF_CODE = tl.constexpr(127.0)
-"""Largest magnitude of an int8 that has a negative."""
-FINER = tl.constexpr(254)
-"""Residues of at most 1/2 fill +-127 when scaled by this."""
-ROUNDER = tl.constexpr(12582912.0)
-"""1.5 * 2**23: a float32 of at most 2**22 plus this has its nearest integer in the low mantissa bits."""
 LEAST = tl.constexpr(4e-37)
 """Weights of a tile below this fade to zero: 127 divided by anything smaller overflows float32."""
 
@@ -48,103 +55,6 @@ def scales_and_zeros(pointers, valid):
     """
     stored = tl.load(pointers, mask=valid, other=1.0)
     return stored, (stored.to(tl.int32, bitcast=True) & ZERO_POINT_BITS).to(tl.float32)
-
-
-@triton.jit
-def nibbles(codes):
-    """Return the even (low nibble) and odd channels of packed bytes, int8 of 0 to 15."""
-    if PACKED:
-        low = tl.inline_asm_elementwise(
-            "and.b32 $0, $1, 0x0F0F0F0F;", "=r,r", [codes], dtype=tl.int8, is_pure=True, pack=4
-        )
-        high = tl.inline_asm_elementwise(
-            "{ .reg .b32 t; shr.b32 t, $1, 4; and.b32 $0, t, 0x0F0F0F0F; }",
-            "=r,r", [codes], dtype=tl.int8, is_pure=True, pack=4,
-        )  # fmt: skip
-    else:
-        low = (codes & 15).to(tl.int8, bitcast=True)
-        high = (codes >> 4).to(tl.int8, bitcast=True)
-    return low, high
-
-
-@triton.jit
-def rounded(x):
-    """Return x, of at most 2**22, as (nearest integer in the low bits of an int32, the same as float32)."""
-    shifted = x + ROUNDER
-    return shifted.to(tl.int32, bitcast=True), shifted - ROUNDER
-
-
-@triton.jit
-def quantized(x):
-    """Split x within +-127 into h + l / 254. Returns h and l as int8 and 254 h + l as float32.
-
-    What is not finite comes back as NaN in the float; the integers mean nothing then.
-    """
-    high, whole = rounded(x)
-    low, part = rounded((x - whole) * FINER)
-    return high.to(tl.int8), low.to(tl.int8), whole * FINER + part
-
-
-@triton.jit
-def stacked(high, low, WIDTH: tl.constexpr):
-    """Put two (8, WIDTH) below each other: rows r and r + 8."""
-    return tl.reshape(tl.permute(tl.join(high, low), (2, 0, 1)), [2 * LANES, WIDTH])
-
-
-@triton.jit
-def folded(product, WIDTH: tl.constexpr):
-    """Return 254 times row r plus row r + 8 of a (16, WIDTH) int32, as (8, WIDTH) int32."""
-    halves = tl.reshape(product, [2, LANES, WIDTH])
-    factor = tl.where(tl.arange(0, 2) == 0, FINER, 1)
-    return tl.sum(halves * factor[:, None, None], 0)
-
-
-@triton.jit
-def key_order(TILE: tl.constexpr):
-    """Return which token of a tile each key column is, see `as_operand`."""
-    column = tl.arange(0, TILE)
-    return column // 32 * 32 + column % 8 // 2 * 8 + column % 32 // 8 * 2 + column % 2
-
-
-@triton.jit
-def as_operand(weights, TILE: tl.constexpr):
-    """Bring (16, TILE) weights from `key_order` into the order of the tokens.
-
-    A thread of m16n8 holds columns 2q, 2q + 1 of each block of 8 keys; as the left operand it must hold 8 neighbours.
-    """
-    parts = tl.reshape(weights, [2 * LANES, TILE // 32, 4, 4, 2])
-    return tl.reshape(tl.permute(parts, (0, 1, 3, 2, 4)), [2 * LANES, TILE])
-
-
-@triton.jit
-def stacked_wide(high, low, WIDTH: tl.constexpr):
-    """Do the same so that a thread's neighbouring values stay neighbours of a row: the operand is then read in words."""
-    first = (tl.arange(0, 2) == 0)[:, None, None]
-    return tl.reshape(tl.where(first, high[None, :, :], low[None, :, :]), [2 * LANES, WIDTH])
-
-
-@triton.jit
-def quantized_query(y, WIDTH: tl.constexpr):
-    """Split rotated rows (8, WIDTH) float32 into integers.
-
-    Returns even and odd channels (16, WIDTH / 2) int8, the sum of a row's 254 h + l, and what one of those is worth.
-    """
-    largest = tl.max(tl.abs(y), 1)
-    largest = tl.where(largest == 0.0, 1.0, largest)
-    even, odd = tl.split(tl.reshape(y * (1.0 / largest * LEVELS_OF_CODE)[:, None], [LANES, WIDTH // 2, 2]))
-    high, low, even_sum = quantized(even)
-    even = stacked_wide(high, low, WIDTH // 2)
-    high, low, odd_sum = quantized(odd)
-    odd = stacked_wide(high, low, WIDTH // 2)
-    return even, odd, tl.sum(even_sum + odd_sum, 1), largest * (1.0 / (LEVELS_OF_CODE * FINER))
-
-
-@triton.jit
-def place_of(page_row, tokens, valid, PAGE: tl.constexpr):
-    """Do what kvreg_triton.paging.slots_of does for tokens that are not negative: 3 instructions a token less."""
-    token = tokens.to(tl.uint32, bitcast=True)
-    page = tl.load(page_row + (token // PAGE).to(tl.int32, bitcast=True), mask=valid, other=0).to(tl.int64)
-    return page, (token % PAGE).to(tl.int32, bitcast=True)
 
 
 @triton.jit
@@ -177,42 +87,6 @@ def values_by_tokens(
 def as_rows(codes, HALF: tl.constexpr, TILE: tl.constexpr):
     """Bring (TILE / 16 * HALF, 16) into (TILE, HALF)."""
     return tl.reshape(tl.permute(tl.reshape(codes, [TILE // 16, HALF, 16]), (0, 2, 1)), [TILE, HALF])
-
-
-@triton.jit
-def of_subset(SUBSETS: tl.constexpr):
-    """Return which subset of a tile's keys each row takes: (8, SUBSETS), true once a row."""
-    return (tl.arange(0, LANES) // (LANES // SUBSETS))[:, None] == tl.arange(0, SUBSETS)[None, :]
-
-
-@triton.jit
-def own(product, SUBSETS: tl.constexpr, TILE: tl.constexpr):
-    """Return what a row of (8, TILE) int32 has of its subset's keys, (8, TILE / SUBSETS); no value changes threads."""
-    parts = tl.reshape(product, [LANES, SUBSETS, TILE // SUBSETS])
-    return tl.sum(tl.where(of_subset(SUBSETS)[:, :, None], parts, 0), 1)
-
-
-@triton.jit
-def own_scales(x, SUBSETS: tl.constexpr, TILE: tl.constexpr):
-    """Spread (TILE,) over rows, each of which gets its subset's: (8, TILE / SUBSETS)."""
-    parts = tl.reshape(x, [SUBSETS, 1, TILE // SUBSETS])
-    spread = tl.broadcast_to(parts, [SUBSETS, LANES // SUBSETS, TILE // SUBSETS])
-    return tl.reshape(spread, [LANES, TILE // SUBSETS])
-
-
-@triton.jit
-def among_all(x, SUBSETS: tl.constexpr, TILE: tl.constexpr):
-    """Put a row's own (8, TILE / SUBSETS) int8 among zeros: (8, TILE)."""
-    shape: tl.constexpr = [LANES, SUBSETS, TILE // SUBSETS]
-    spread = tl.broadcast_to(x[:, None, :], shape)
-    mask = tl.broadcast_to(tl.where(of_subset(SUBSETS), -1, 0).to(tl.int8)[:, :, None], shape)
-    if PACKED:
-        kept = tl.inline_asm_elementwise(
-            "and.b32 $0, $1, $2;", "=r,r,r", [spread, mask], dtype=tl.int8, is_pure=True, pack=4
-        )
-    else:
-        kept = spread & mask
-    return tl.reshape(kept, [LANES, TILE])
 
 
 @triton.jit
@@ -253,8 +127,7 @@ def attend_tile(
             SOFTCAP, ALIBI, RANGES, MASKED,
         )  # fmt: skip
         if SUBSETS > 1:
-            others = tl.reshape(tl.broadcast_to(of_subset(SUBSETS)[:, :, None], [LANES, SUBSETS, TILE // SUBSETS]), [LANES, TILE])
-            seen = seen & others
+            seen = seen & of_each_key(SUBSETS, TILE)
             score = tl.where(seen, score, -float("inf"))
     new_top = tl.maximum(top, tl.max(score, 1))
     # A row that has seen no token yet keeps -inf; subtracting 0 there gives exp2(-inf) = 0 instead of NaN.
@@ -288,9 +161,127 @@ def attend_tile(
         codes = values_by_tokens(v, page_row, begin, end, v_page, inside, HALF, TILE, PAGE, V_BYTE, MASKED)
         low, high = nibbles(codes)
         low, high = as_rows(low, HALF, TILE), as_rows(high, HALF, TILE)
-    acc_even = acc_even * fade[:, None] + folded(tl.dot(weights, low, out_dtype=tl.int32), HALF).to(tl.float32) * worth[:, None]
-    acc_odd = acc_odd * fade[:, None] + folded(tl.dot(weights, high, out_dtype=tl.int32), HALF).to(tl.float32) * worth[:, None]
+    even = folded(tl.dot(weights, low, out_dtype=tl.int32), HALF).to(tl.float32)
+    odd = folded(tl.dot(weights, high, out_dtype=tl.int32), HALF).to(tl.float32)
+    acc_even = acc_even * fade[:, None] + even * worth[:, None]
+    acc_odd = acc_odd * fade[:, None] + odd * worth[:, None]
     return acc_even, acc_odd, zeros, new_top, total
+
+
+@triton.jit
+def query_lines(
+    q, first_row, rows, group, kv_head, q_row, q_head, HEAD: tl.constexpr, WIDTH: tl.constexpr, MEMBERS: tl.constexpr
+):  # fmt: skip
+    """Ask for the q of `rows` query tokens before it is needed: it comes while lengths and pages are looked up."""
+    line = lines(LANES, WIDTH) % MEMBERS
+    row = (first_row + line // group).to(tl.int64)
+    from_q = q + row * q_row + (kv_head * group + line % group) * q_head
+    return load_lines(from_q, line < rows * group, HEAD, LANES, WIDTH)
+
+
+@triton.jit
+def attend_keys(
+    x, out, lse, partial_out, partial_lse, page_row, first_row, rows, group, kv_head,
+    begin, end, whole, whole_end, first, last, position, splits, split, leads,
+    has_lse, scale, out_row, out_head, softcap, sinks, slopes, range_row,
+    k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
+    k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, V_BYTE: tl.constexpr, STAGES: tl.constexpr,
+    SINGLE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    ALIBI: tl.constexpr, RANGES: tl.constexpr, SUBSETS: tl.constexpr,
+):  # fmt: skip
+    """Attend `rows` query tokens from `first_row`, whose q is x, to keys [begin, end), and store what comes of it.
+
+    Tiles in [whole, whole_end) are seen by every row whole. Partial results go to (row * q_heads + head) * splits +
+    split of the workspace; `leads`: whether a sink is counted here.
+    """
+    MEMBERS: tl.constexpr = ROWS // SUBSETS
+    even, odd, q_sum, q_scale = quantized_query(rotated(x, LANES, WIDTH, BLOCK, LEVELS), WIDTH)
+    q_scale = q_scale * (scale * LOG2E / BLOCK)
+    softcap = softcap * LOG2E
+    slope = tl.zeros([ROWS], tl.float32)
+    if ALIBI:
+        lane = tl.arange(0, ROWS) % MEMBERS
+        slope = tl.load(slopes + kv_head * group + lane % group, mask=lane < rows * group, other=0.0) * LOG2E
+    acc_even = tl.zeros([ROWS, WIDTH // 2], tl.float32)
+    acc_odd = tl.zeros([ROWS, WIDTH // 2], tl.float32)
+    zeros = tl.zeros([ROWS], tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    top = tl.full([ROWS], -float("inf"), tl.float32)
+    k_page = aligned(k_page, ALIGN)
+    k_slot = aligned(k_slot, ALIGN)
+    v_page = aligned(v_page, ALIGN)
+    if V_BYTE == 1:
+        v_slot = aligned(v_slot, ALIGN)
+    k += kv_head * aligned(k_head, ALIGN)
+    v += kv_head * aligned(v_head, ALIGN)
+    k_scale += kv_head * ks_head
+    v_scale += kv_head * vs_head
+    # The loops at the edges are short; pipelining them would only cost registers.
+    if WINDOW or RANGES > 0:
+        for start in tl.range(begin, tl.minimum(whole, end), TILE, num_stages=1):
+            acc_even, acc_odd, zeros, top, total = attend_tile(
+                even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
+                k, v, k_scale, v_scale, page_row, start, end,
+                k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
+                first, last, position, softcap, slope, range_row,
+                HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, SUBSETS,
+            )  # fmt: skip
+    for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
+        acc_even, acc_odd, zeros, top, total = attend_tile(
+            even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
+            k, v, k_scale, v_scale, page_row, start, end,
+            k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
+            first, last, position, softcap, slope, range_row,
+            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, False, SOFTCAP, ALIBI, RANGES, SUBSETS,
+        )  # fmt: skip
+    for start in tl.range(whole_end, end, TILE, num_stages=1):
+        acc_even, acc_odd, zeros, top, total = attend_tile(
+            even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
+            k, v, k_scale, v_scale, page_row, start, end,
+            k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
+            first, last, position, softcap, slope, range_row,
+            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, SUBSETS,
+        )  # fmt: skip
+    acc_even -= zeros[:, None]
+    acc_odd -= zeros[:, None]
+    lane = tl.arange(0, MEMBERS)
+    if SUBSETS > 1:
+        tops = tl.reshape(top, [SUBSETS, MEMBERS])
+        top = tl.max(tops, 0)
+        share = tl.exp2(tops - tl.where(top == -float("inf"), 0.0, top)[None, :])
+        total = tl.sum(tl.reshape(total, [SUBSETS, MEMBERS]) * share, 0)
+        acc_even = tl.sum(tl.reshape(acc_even, [SUBSETS, MEMBERS, WIDTH // 2]) * share[:, :, None], 0)
+        acc_odd = tl.sum(tl.reshape(acc_odd, [SUBSETS, MEMBERS, WIDTH // 2]) * share[:, :, None], 0)
+    store_ok = lane < rows * group
+    row = (first_row + lane // group).to(tl.int64)
+    head = kv_head * group + lane % group
+    if SINKS:
+        sink = tl.load(sinks + head, mask=store_ok, other=-float("inf")) * LOG2E
+        top, total, fade = with_sink(top, total, tl.where(leads & (lane >= 0), sink, -float("inf")))
+        acc_even *= fade[:, None]
+        acc_odd *= fade[:, None]
+
+    q_heads = tl.num_programs(1) * group
+    if SINGLE:
+        channel = tl.arange(0, WIDTH)
+        share = tl.where(total > 0.0, total, 1.0)[:, None]
+        y = tl.reshape(tl.join(acc_even / share, acc_odd / share), [MEMBERS, WIDTH])
+        y = unrotated(y, MEMBERS, WIDTH, BLOCK, LEVELS)
+        to = out + (row * out_row + head * out_head)[:, None] + channel[None, :]
+        tl.store(to, y.to(out.dtype.element_ty), mask=store_ok[:, None] & (channel < HEAD)[None, :])
+        if has_lse:
+            tl.store(lse + row * q_heads + head, (top + tl.log2(total)) / LOG2E, mask=store_ok)
+    else:
+        part = ((row * q_heads + head) * splits + split)[:, None]
+        # An empty split writes no rows, but for the first one, which may hold the sink.
+        byte = tl.arange(0, WIDTH // 2)
+        inside = store_ok[:, None] & (byte < tl.where((begin < end) | leads, HEAD // 2, 0))[None, :]
+        tl.store(partial_out + part * HEAD + byte[None, :], acc_even, mask=inside)
+        tl.store(partial_out + part * HEAD + HEAD // 2 + byte[None, :], acc_odd, mask=inside)
+        tl.store(partial_lse + part * 2, top[:, None], mask=store_ok[:, None])
+        tl.store(partial_lse + part * 2 + 1, total[:, None], mask=store_ok[:, None])
 
 
 @triton.jit(
@@ -328,20 +319,16 @@ def attend(
     if block_index >= owned:
         return
     let_dependents_start()
+    first_row = start_row + block_index
+    rows = tl.minimum(owned - block_index, block_q)
     MEMBERS: tl.constexpr = ROWS // SUBSETS
+    x = query_lines(q, first_row, rows, group, kv_head, q_row, q_head, HEAD, WIDTH, MEMBERS)
+
+    seq_len = tl.load(seq_lens + seq)
     lane = tl.arange(0, ROWS) % MEMBERS
     index = block_index + lane // group
-    store_ok = (lane < block_q * group) & (index < owned)
+    store_ok = lane < rows * group
     mine = store_ok & (index < q_len)
-    row = (start_row + index).to(tl.int64)
-    head = kv_head * group + lane % group
-
-    # Asked for before it is needed: it is on its way while the length and the pages are looked up.
-    line = lines(LANES, WIDTH) % MEMBERS
-    token = block_index + line // group
-    from_q = q + (start_row + token).to(tl.int64) * q_row + (kv_head * group + line % group) * q_head
-    x = load_lines(from_q, (line < block_q * group) & (token < owned), HEAD, LANES, WIDTH)
-    seq_len = tl.load(seq_lens + seq)
     position = seq_len - q_len + index
     range_row = ranges + seq.to(tl.int64) * (2 * RANGES)
     first, last = row_bounds(position, mine, seq, seq_len, window, causal_flags, CAUSAL, WINDOW)
@@ -351,100 +338,89 @@ def attend(
     if not SINGLE:
         begin, end = split_bounds(split, splits, chunk, begin, end, TILE)
         if (split > 0) & (begin >= end):
-            # In a batch of unlike lengths most splits of a short sequence: gone before q is read and rotated.
+            # In a batch of unlike lengths most splits of a short sequence: gone before q is rotated.
+            row = (first_row + lane // group).to(tl.int64)
+            head = kv_head * group + lane % group
             gone = partial_lse + ((row * (tl.num_programs(1) * group) + head) * splits + split) * 2
             tl.store(gone, tl.full([ROWS], -float("inf"), tl.float32), mask=store_ok)
             tl.store(gone + 1, tl.zeros([ROWS], tl.float32), mask=store_ok)
             return
     whole = begin + tl.cdiv(tl.maximum(all_begin - begin, 0), TILE) * TILE
     whole_end = whole + tl.maximum(tl.minimum(all_end, end) - whole, 0) // TILE * TILE
-
-    even, odd, q_sum, q_scale = quantized_query(rotated(x, LANES, WIDTH, BLOCK, LEVELS), WIDTH)
-    q_scale = q_scale * (scale * LOG2E / BLOCK)
-    softcap = softcap * LOG2E
-    slope = tl.zeros([ROWS], tl.float32)
-    if ALIBI:
-        slope = tl.load(slopes + head, mask=mine, other=0.0) * LOG2E
-    acc_even = tl.zeros([ROWS, WIDTH // 2], tl.float32)
-    acc_odd = tl.zeros([ROWS, WIDTH // 2], tl.float32)
-    zeros = tl.zeros([ROWS], tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    top = tl.full([ROWS], -float("inf"), tl.float32)
-    k_page = aligned(k_page, ALIGN)
-    k_slot = aligned(k_slot, ALIGN)
-    v_page = aligned(v_page, ALIGN)
-    if V_BYTE == 1:
-        v_slot = aligned(v_slot, ALIGN)
-    k += kv_head * aligned(k_head, ALIGN)
-    v += kv_head * aligned(v_head, ALIGN)
-    k_scale += kv_head * ks_head
-    v_scale += kv_head * vs_head
     page_row = page_table + seq.to(tl.int64) * table_row
-    # The loops at the edges are short; pipelining them would only cost registers.
-    if WINDOW or RANGES > 0:
-        for start in tl.range(begin, tl.minimum(whole, end), TILE, num_stages=1):
-            acc_even, acc_odd, zeros, top, total = attend_tile(
-                even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
-                k, v, k_scale, v_scale, page_row, start, end,
-                k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-                first, last, position, softcap, slope, range_row,
-                HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, SUBSETS,
+    attend_keys(
+        x, out, lse, partial_out, partial_lse, page_row, first_row, rows, group, kv_head,
+        begin, end, whole, whole_end, first, last, position, splits, split, split == 0,
+        has_lse, scale, out_row, out_head, softcap, sinks, slopes, range_row,
+        k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
+        k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head,
+        HEAD, WIDTH, BLOCK, LEVELS, ROWS, TILE, PAGE, ALIGN, V_BYTE, STAGES, SINGLE,
+        WINDOW, SOFTCAP, SINKS, ALIBI, RANGES, SUBSETS,
+    )  # fmt: skip
+
+
+@triton.jit(
+    do_not_specialize=["tokens", "n_seqs", "group", "apart", "splits", "chunk", "has_lse", "table_row", "window"]
+)
+def attend_share(
+    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, apart, splits, chunk,
+    has_lse, scale,
+    q_row, q_head, out_row, out_head, table_row,
+    causal_flags, window, softcap, sinks, slopes, ranges,
+    k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
+    k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, V_BYTE: tl.constexpr, STAGES: tl.constexpr,
+    SINGLE: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr, SUBSETS: tl.constexpr, MANY: tl.constexpr,
+):  # fmt: skip
+    """An equal share of all keys of a batch with at most a row a sequence: part of a long context, or many short ones.
+
+    Takes the arguments of `attend`; no window, prefix ranges or sinks. Grid (programs, kv_heads). What share p finds
+    of row r stands in place p + r of the workspace (places, q_heads, ...): a share begins where the one before ends,
+    so that no two want one place.
+    """
+    tl.static_assert(ROWS == LANES and not SINGLE and not WINDOW and not SINKS and RANGES == 0)
+    program = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    let_dependents_start()
+    units, _ = units_of(cu_q, seq_lens, tokens, n_seqs, TILE, MANY)
+    share = tl.cdiv(tl.sum(units, 0), tl.num_programs(0))
+    at = program * share
+    until = tl.minimum(at + share, tl.sum(units, 0))
+    first_row, before = row_at(units, at, MANY)
+    last_row, _ = row_at(units, until - 1, MANY)
+    MEMBERS: tl.constexpr = ROWS // SUBSETS
+    lane = tl.arange(0, ROWS) % MEMBERS
+    for row in range(first_row, last_row + 1):
+        seq = block_sequence(cu_q, n_seqs, row, 1, 0)
+        start_row = tl.load(cu_q + seq)
+        q_len = tl.load(cu_q + seq + 1) - start_row
+        seq_len = tl.where(row - start_row < q_len, tl.load(seq_lens + seq), 0)
+        x = query_lines(q, row, 1, group, kv_head, q_row, q_head, HEAD, WIDTH, MEMBERS)
+        tiles = tl.cdiv(seq_len, TILE)
+        lead = tl.where(tiles > 0, units_of_start(TILE), 0)
+        # The compiler must see a multiple of 16.
+        begin = tl.maximum(at - before - lead, 0) * TILE // 16 * 16
+        position = seq_len - q_len + row - start_row + 0 * lane
+        first, last = row_bounds(position, lane < group, seq, seq_len, 0, causal_flags, CAUSAL, False)
+        end = tl.minimum(tl.minimum(until - before - lead, tiles) * TILE, tl.max(last, 0))
+        if begin < end:
+            whole_end = begin + (end - begin) // TILE * TILE
+            page_row = page_table + seq.to(tl.int64) * table_row
+            range_row = ranges
+            q_heads = tl.num_programs(1) * group
+            attend_keys(
+                x, out, lse, partial_out, partial_lse, page_row, row, 1, group, kv_head,
+                begin, end, begin, whole_end, first, last, position, 1, program * q_heads, False,
+                has_lse, scale, out_row, out_head, softcap, sinks, slopes, range_row,
+                k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
+                k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head,
+                HEAD, WIDTH, BLOCK, LEVELS, ROWS, TILE, PAGE, ALIGN, V_BYTE, STAGES, False,
+                False, SOFTCAP, False, ALIBI, 0, SUBSETS,
             )  # fmt: skip
-    for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
-        acc_even, acc_odd, zeros, top, total = attend_tile(
-            even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
-            k, v, k_scale, v_scale, page_row, start, end,
-            k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-            first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, False, SOFTCAP, ALIBI, RANGES, SUBSETS,
-        )  # fmt: skip
-    for start in tl.range(whole_end, end, TILE, num_stages=1):
-        acc_even, acc_odd, zeros, top, total = attend_tile(
-            even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
-            k, v, k_scale, v_scale, page_row, start, end,
-            k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-            first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, SUBSETS,
-        )  # fmt: skip
-    acc_even -= zeros[:, None]
-    acc_odd -= zeros[:, None]
-    if SUBSETS > 1:
-        tops = tl.reshape(top, [SUBSETS, MEMBERS])
-        top = tl.max(tops, 0)
-        share = tl.exp2(tops - tl.where(top == -float("inf"), 0.0, top)[None, :])
-        total = tl.sum(tl.reshape(total, [SUBSETS, MEMBERS]) * share, 0)
-        acc_even = tl.sum(tl.reshape(acc_even, [SUBSETS, MEMBERS, WIDTH // 2]) * share[:, :, None], 0)
-        acc_odd = tl.sum(tl.reshape(acc_odd, [SUBSETS, MEMBERS, WIDTH // 2]) * share[:, :, None], 0)
-        lane = tl.arange(0, MEMBERS)
-        index = block_index + lane // group
-        store_ok = (lane < block_q * group) & (index < owned)
-        row = (start_row + index).to(tl.int64)
-        head = kv_head * group + lane % group
-    if SINKS:
-        sink = tl.load(sinks + head, mask=store_ok, other=-float("inf")) * LOG2E
-        top, total, fade = with_sink(top, total, tl.where(split + 0 * lane == 0, sink, -float("inf")))
-        acc_even *= fade[:, None]
-        acc_odd *= fade[:, None]
-
-    q_heads = tl.num_programs(1) * group
-    if SINGLE:
-        channel = tl.arange(0, WIDTH)
-        share = tl.where(total > 0.0, total, 1.0)[:, None]
-        y = tl.reshape(tl.join(acc_even / share, acc_odd / share), [MEMBERS, WIDTH])
-        y = unrotated(y, MEMBERS, WIDTH, BLOCK, LEVELS)
-        to = out + (row * out_row + head * out_head)[:, None] + channel[None, :]
-        tl.store(to, y.to(out.dtype.element_ty), mask=store_ok[:, None] & (channel < HEAD)[None, :])
-        if has_lse:
-            tl.store(lse + row * q_heads + head, (top + tl.log2(total)) / LOG2E, mask=store_ok)
-    else:
-        part = ((row * q_heads + head) * splits + split)[:, None]
-        # An empty split writes no rows, but for the first one, which may hold the sink.
-        byte = tl.arange(0, WIDTH // 2)
-        inside = store_ok[:, None] & (byte < tl.where((begin < end) | (split == 0), HEAD // 2, 0))[None, :]
-        tl.store(partial_out + part * HEAD + byte[None, :], acc_even, mask=inside)
-        tl.store(partial_out + part * HEAD + HEAD // 2 + byte[None, :], acc_odd, mask=inside)
-        tl.store(partial_lse + part * 2, top[:, None], mask=store_ok[:, None])
-        tl.store(partial_lse + part * 2 + 1, total[:, None], mask=store_ok[:, None])
+        before += tiles + lead
 
 
-DECODE = Joined(attend, join)
+DECODE = Joined(attend, attend_share)

@@ -9,6 +9,7 @@ there for all of it, so that the time of a launch is hidden.
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -17,6 +18,8 @@ from triton.language import target_info
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kvreg.runtime.launchers import AttendCall
+from kvreg_cuda.int4_operands import LANES
+from kvreg_cuda.shares import MOST_ROWS, parts_of
 from kvreg_triton.attend_int4 import unrotated
 from kvreg_triton.launch import INTERPRETED, Decode, shape_constants, submit
 from kvreg_triton.masks import LOG2E
@@ -42,32 +45,32 @@ def wait_for_the_launch_before():
             gdc_wait()
 
 
-@triton.jit(do_not_specialize=["splits", "has_lse"])
-def join(
-    out, lse, partial_out, partial_lse, splits, has_lse, out_row, out_head,
+@triton.jit
+def join_parts(
+    out, lse, partial_out, partial_lse, row, head, part, step, parts, has_lse, out_row, out_head,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Do what kvreg_triton.attend_int4.reduce does, AT_ONCE splits at a time. Grid (rows, q_heads)."""
-    row = tl.program_id(0)
-    head = tl.program_id(1)
-    part = (row.to(tl.int64) * tl.num_programs(1) + head) * splits
+    """Join `parts` results of a row, AT_ONCE at a time, and undo the rotation, as kvreg_triton.attend_int4.reduce does.
+
+    They lie in places of the workspace from `part` on, `step` apart.
+    """
     byte = tl.arange(0, WIDTH // 2)
-    wait_for_the_launch_before()
     base = -float("inf")
-    for first in range(0, splits, 4 * AT_ONCE):
-        split = first + tl.arange(0, 4 * AT_ONCE)
-        tops = tl.load(partial_lse + (part + split) * 2, mask=split < splits, other=-float("inf"))
+    for first in range(0, parts, 4 * AT_ONCE):
+        index = first + tl.arange(0, 4 * AT_ONCE)
+        tops = tl.load(partial_lse + (part + index * step) * 2, mask=index < parts, other=-float("inf"))
         base = tl.maximum(base, tl.max(tops, 0))
     base = tl.where(base == -float("inf"), 0.0, base)
     even = tl.zeros([WIDTH // 2], tl.float32)
     odd = tl.zeros([WIDTH // 2], tl.float32)
     total = 0.0
-    for first in range(0, splits, AT_ONCE):
-        split = first + tl.arange(0, AT_ONCE)
-        top = tl.load(partial_lse + (part + split) * 2, mask=split < splits, other=-float("inf"))
-        mass = tl.load(partial_lse + (part + split) * 2 + 1, mask=split < splits, other=0.0)
+    for first in range(0, parts, AT_ONCE):
+        index = first + tl.arange(0, AT_ONCE)
+        place = part + index * step
+        top = tl.load(partial_lse + place * 2, mask=index < parts, other=-float("inf"))
+        mass = tl.load(partial_lse + place * 2 + 1, mask=index < parts, other=0.0)
         weight = tl.exp2(top - base)
-        source = partial_out + (part + split)[:, None] * HEAD + byte[None, :]
+        source = partial_out + place[:, None] * HEAD + byte[None, :]
         # Nobody wrote the rows of an empty split. NaN is not 0: what went wrong in a split stays visible.
         inside = (mass != 0.0)[:, None] & (byte < HEAD // 2)[None, :]
         even += tl.sum(weight[:, None] * tl.load(source, mask=inside, other=0.0), 0)
@@ -83,37 +86,128 @@ def join(
         tl.store(lse + row.to(tl.int64) * tl.num_programs(1) + head, (base + tl.log2(total)) / LOG2E)
 
 
+@triton.jit(do_not_specialize=["splits", "has_lse"])
+def join(
+    out, lse, partial_out, partial_lse, splits, has_lse, out_row, out_head,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Join the splits of one query row and head. Grid (rows, q_heads)."""
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    part = (row.to(tl.int64) * tl.num_programs(1) + head) * splits
+    wait_for_the_launch_before()
+    join_parts(
+        out, lse, partial_out, partial_lse, row, head, part, 1, splits, has_lse, out_row, out_head,
+        HEAD, WIDTH, BLOCK, LEVELS, AT_ONCE,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["tokens", "n_seqs", "programs", "has_lse"])
+def join_shares(
+    out, lse, partial_out, partial_lse, cu_q, seq_lens, tokens, n_seqs, programs, has_lse, out_row, out_head,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, AT_ONCE: tl.constexpr,
+    TILE: tl.constexpr, MANY: tl.constexpr,
+):  # fmt: skip
+    """Join what equal shares found of one query row and head (kvreg_cuda.shares). Grid (rows, q_heads)."""
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    first, parts = parts_of(cu_q, seq_lens, tokens, n_seqs, programs, row, TILE, MANY)
+    step = tl.num_programs(1)
+    part = (first + row).to(tl.int64) * step + head
+    wait_for_the_launch_before()
+    join_parts(
+        out, lse, partial_out, partial_lse, row, head, part, step, parts, has_lse, out_row, out_head,
+        HEAD, WIDTH, BLOCK, LEVELS, AT_ONCE,
+    )  # fmt: skip
+
+
 @cache
 def overlaps(device: torch.device) -> bool:
     """Return whether launches of a device can wait inside a kernel for the one before: from sm_90 on."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
+class Programs:
+    """A kernel whose first grid axis has so many programs, whatever the rows and splits of a call."""
+
+    def __init__(self, kernel: Any, programs: int) -> None:
+        self.kernel, self.programs = kernel, programs
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return self.kernel[self.programs, grid[1]]
+
+    def warmup(self, *args: Any, grid: tuple[int, ...], **meta: Any) -> Any:
+        """Compile as triton.JITFunction.warmup does."""
+        return self.kernel.warmup(*args, grid=(self.programs, grid[1]), **meta)
+
+
+def subsets(call: AttendCall) -> int:
+    """Return into how many subsets the rows of a group that leaves some free cut a tile's keys.
+
+    Several query tokens of a sequence fill the rows themselves.
+    """
+    rows, n_seqs = call.q.shape[0], call.cu_q.shape[0] - 1
+    group = call.q.shape[1] // call.cache.kv_heads
+    return int(LANES.value) // triton.next_power_of_2(group) if rows <= n_seqs else 1
+
+
+def shareable(call: AttendCall) -> bool:
+    """Return whether equal shares can serve a call: a row a sequence, whose keys begin with its first."""
+    features = call.features
+    return (
+        call.q.shape[0] < call.cu_q.shape[0] <= MOST_ROWS + 1
+        and features.window is None
+        and features.sinks is None
+        and features.prefix_ranges is None
+    )
+
+
 class Joined(Decode):
-    """Decode whose reduction is `join`.
+    """Decode whose splits, or equal shares, are joined by kernels of this module.
 
     Parts of a fixed length are read 16 at once whatever their number: the order of a sum would depend on the longest
     sequence of a batch, and batch-invariant sums must not.
     """
 
+    def __init__(self, attend: Any, attend_share: Any) -> None:
+        super().__init__(attend, join)
+        self.attend_share = attend_share
+
+    def shares(self, kv_heads: int, compute_units: int | None, config: Mapping[str, int]) -> int:
+        """Return how many programs of each KV head fill the device."""
+        return max(1, (compute_units or 1) * config["programs_per_unit"] // kv_heads)
+
     def __call__(self, call: AttendCall, config: Mapping[str, int]) -> None:
         """Launch; see kvreg.runtime.launchers.AttendLauncher."""
-        group = call.q.shape[1] // call.cache.kv_heads
-        subsets = 8 // triton.next_power_of_2(group) if call.q.shape[0] == call.cu_q.shape[0] - 1 else 1
-        self.launch(call, {**config, "SUBSETS": subsets})
-        plan, out = call.split, call.out
+        plan = call.split
+        if plan.shares and shareable(call):
+            self._share(call, config)
+            return
+        self.launch(call, {**config, "SUBSETS": subsets(call)})
         if plan.splits == 1:
             return
-        constants = shape_constants(call.cache)
         few = plan.chunk > 0 or plan.splits <= FEW_SPLITS
+        self._join(self.reduce, call, (plan.splits,), {"AT_ONCE": 16 if few else 64, "num_warps": 1 if few else 4})
+
+    def _share(self, call: AttendCall, config: Mapping[str, int]) -> None:
+        rows, n_seqs, programs = call.q.shape[0], call.cu_q.shape[0] - 1, call.split.shares
+        many = {"MANY": max(16, triton.next_power_of_2(rows))}
+        Decode(Programs(self.attend_share, programs), None).launch(call, {**config, "SUBSETS": subsets(call), **many})
+        lengths = (call.cu_q, call.seq_lens, rows, n_seqs, programs)
+        self._join(join_shares, call, lengths, {"AT_ONCE": 16, "TILE": config["tile"], "num_warps": 1, **many})
+
+    def _join(self, kernel: Any, call: AttendCall, parts: tuple[Any, ...], meta: Mapping[str, Any]) -> None:
+        plan, out = call.split, call.out
+        constants = shape_constants(call.cache)
         submit(
-            self.reduce,
+            kernel,
             call.q.shape[:2],
             (
                 out, plan.partial_lse if call.lse is None else call.lse, plan.partial_out, plan.partial_lse,
-                plan.splits, int(call.lse is not None), out.stride(0), out.stride(1),
+                *parts, int(call.lse is not None), out.stride(0), out.stride(1),
             ),
             {name: constants[name] for name in ("HEAD", "WIDTH", "BLOCK", "LEVELS")}
-            | {"AT_ONCE": 16 if few else 64, "num_warps": 1 if few else 4, "num_stages": 1}
+            | meta
+            | {"num_stages": 1}
             | ({"launch_pdl": True} if overlaps(out.device) else {}),
         )  # fmt: skip

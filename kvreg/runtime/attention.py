@@ -94,7 +94,8 @@ def attend(
         torch.ops.kvreg.attend(
             q, cache.buffer, page_table, seq_lens, cu_q, out, lse, split.partial_out, split.partial_lse,
             cache.view.tensor_scales, each, sinks, alibi, prefix_ranges, cache.spec, split.splits, split.chunk,
-            plan.max_context, plan.batch_invariant, scale, one, window, None if softcap is None else float(softcap),
+            split.shares, plan.max_context, plan.batch_invariant, scale, one, window,
+            None if softcap is None else float(softcap),
         )  # fmt: skip
     else:
         split = ops.split_for(cache.kind, q, n_seqs, plan.split)

@@ -75,9 +75,12 @@ class SplitPlan:
     chunk: int
     """Tokens of one split where fixed (batch invariant), 0 where each context is cut into `splits` equal parts."""
     partial_out: torch.Tensor | None
-    """(rows, q_heads, splits, head_size) float32 workspace; None with one split."""
+    """(places, q_heads, head_size) float32 workspace, rows * splits places or more; None with one split."""
     partial_lse: torch.Tensor | None
-    """(rows, q_heads, splits, 2) float32: running maximum (base 2) and sum; None with one split."""
+    """(places, q_heads, 2) float32: running maximum (base 2) and sum; None with one split."""
+    shares: int = 0
+    """Programs of a KV head that share all contexts equally, where a launcher offers that and a call allows it; the
+    workspace then has at least rows + shares places. 0: contexts are cut one by one."""
 
 
 @dataclass(frozen=True, slots=True)

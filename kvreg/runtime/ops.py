@@ -90,6 +90,7 @@ def _attend(
     spec: str,
     splits: int,
     chunk: int,
+    shares: int,
     max_context: int,
     batch_invariant: bool,
     scale: float,
@@ -99,7 +100,7 @@ def _attend(
 ) -> None:
     """Attend; `causal_each`, where given, stands in the place of `causal`."""
     geometry = parse(spec)
-    split = split_for(geometry.kind, q, seq_lens.shape[0], SplitPlan(splits, chunk, partial_out, partial_lse))
+    split = split_for(geometry.kind, q, seq_lens.shape[0], SplitPlan(splits, chunk, partial_out, partial_lse, shares))
     view = geometry.view(buffer, tensor_scales)
     masked = causal if causal_each is None else causal_each
     wanted = features.of(masked, window, softcap, sinks, alibi, prefix_ranges)
@@ -124,7 +125,7 @@ attend = torch.library.custom_op(
     schema=(
         "(Tensor q, Tensor buffer, Tensor page_table, Tensor seq_lens, Tensor cu_q, Tensor(a!) out, Tensor(b!)? lse, "
         "Tensor(c!)? partial_out, Tensor(d!)? partial_lse, Tensor? tensor_scales, Tensor? causal_each, "
-        "Tensor? sinks, Tensor? alibi, Tensor? prefix_ranges, str spec, SymInt splits, SymInt chunk, "
+        "Tensor? sinks, Tensor? alibi, Tensor? prefix_ranges, str spec, SymInt splits, SymInt chunk, SymInt shares, "
         "SymInt max_context, bool batch_invariant, float scale, bool causal, int? window, float? softcap) -> ()"
     ),
 )

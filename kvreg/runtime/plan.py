@@ -86,7 +86,11 @@ def plan(
         splits = 1
     else:
         splits = launcher.splits(n_seqs, kind.kv_heads, group, max_context, kind.compute_units, config)
-    return Plan(kind, n_seqs, max_context, batch_invariant, _split(cache, n_seqs, splits, chunk))
+    unlike = chunk > 0 and not batch_invariant
+    shares = (
+        launcher.shares(kind.kv_heads, kind.compute_units, config) if unlike and hasattr(launcher, "shares") else 0
+    )
+    return Plan(kind, n_seqs, max_context, batch_invariant, _split(cache, n_seqs, splits, chunk, shares))
 
 
 def part_length(room: int, kv_heads: int, programs: int, unit: int) -> int:
@@ -107,13 +111,15 @@ def config_of(step: Step, batch_invariant: bool) -> Mapping[str, int]:
     return step.default_config if batch_invariant else step.config
 
 
-def _split(cache: KVCache, n_seqs: int, splits: int, chunk: int) -> SplitPlan:
+def _split(cache: KVCache, n_seqs: int, splits: int, chunk: int, shares: int) -> SplitPlan:
     if splits <= 1:
         return SplitPlan(1, chunk, None, None)
-    rows = (n_seqs * cache.kind.decode_rows, cache.kind.q_heads, splits)
+    rows = n_seqs * cache.kind.decode_rows
+    places = (max(rows * splits, rows + shares), cache.kind.q_heads)
     return SplitPlan(
         splits,
         chunk,
-        torch.empty((*rows, cache.kind.head_size), dtype=torch.float32, device=cache.device),
-        torch.empty((*rows, 2), dtype=torch.float32, device=cache.device),
+        torch.empty((*places, cache.kind.head_size), dtype=torch.float32, device=cache.device),
+        torch.empty((*places, 2), dtype=torch.float32, device=cache.device),
+        shares,
     )

@@ -1,0 +1,163 @@
+"""Integer operands of int4 decode: values in two parts, in the rows and the order that m16n8k32 wants.
+
+A value that is scaled to at most 127 is h + l / 254 with integers h and l within +-127. A matrix instruction has 16
+rows and a group of query heads fills 8 of them at most: rows 0 to 7 hold h, rows 8 to 15 hold l, which would be
+padding otherwise. Rows r and r + 8 of a product lie in the same thread, so `folded` joins them in registers. Keys are
+taken in an order (`key_order`) in which a thread's scores are, after one permutation that moves nothing, the weights
+that it must hold for the second product.
+
+Groups of at most 4 fill the 8 rows again: row r is head r % MEMBERS and takes subset r // MEMBERS of a tile's keys, a
+softmax of its own (`own`, `among_all`). Every row of a product has all keys anyway; what follows it, from the scale of
+a score to the rounding of a weight, is then done once a key instead of once a row.
+"""
+
+import triton
+import triton.language as tl
+
+from kvreg_triton.launch import INTERPRETED
+
+PACKED = tl.constexpr(not INTERPRETED)
+"""Four bytes at a time by inline PTX: LLVM masks the bytes of a word one by one, 500 more instructions a tile."""
+LANES = tl.constexpr(8)
+"""Query rows of a program; the other 8 rows of a matrix instruction hold their residues."""
+LEVELS_OF_CODE = tl.constexpr(127.0)
+"""Largest magnitude of an int8 that has a negative."""
+FINER = tl.constexpr(254)
+"""Residues of at most 1/2 fill +-127 when scaled by this."""
+ROUNDER = tl.constexpr(12582912.0)
+"""1.5 * 2**23: a float32 of at most 2**22 plus this has its nearest integer in the low mantissa bits."""
+
+
+@triton.jit
+def nibbles(codes):
+    """Return the even (low nibble) and odd channels of packed bytes, int8 of 0 to 15."""
+    if PACKED:
+        low = tl.inline_asm_elementwise(
+            "and.b32 $0, $1, 0x0F0F0F0F;", "=r,r", [codes], dtype=tl.int8, is_pure=True, pack=4
+        )
+        high = tl.inline_asm_elementwise(
+            "{ .reg .b32 t; shr.b32 t, $1, 4; and.b32 $0, t, 0x0F0F0F0F; }",
+            "=r,r", [codes], dtype=tl.int8, is_pure=True, pack=4,
+        )  # fmt: skip
+    else:
+        low = (codes & 15).to(tl.int8, bitcast=True)
+        high = (codes >> 4).to(tl.int8, bitcast=True)
+    return low, high
+
+
+@triton.jit
+def rounded(x):
+    """Return x, of at most 2**22, as (nearest integer in the low bits of an int32, the same as float32)."""
+    shifted = x + ROUNDER
+    return shifted.to(tl.int32, bitcast=True), shifted - ROUNDER
+
+
+@triton.jit
+def quantized(x):
+    """Split x within +-127 into h + l / 254. Returns h and l as int8 and 254 h + l as float32.
+
+    What is not finite comes back as NaN in the float; the integers mean nothing then.
+    """
+    high, whole = rounded(x)
+    low, part = rounded((x - whole) * FINER)
+    return high.to(tl.int8), low.to(tl.int8), whole * FINER + part
+
+
+@triton.jit
+def stacked(high, low, WIDTH: tl.constexpr):
+    """Put two (8, WIDTH) below each other: rows r and r + 8."""
+    return tl.reshape(tl.permute(tl.join(high, low), (2, 0, 1)), [2 * LANES, WIDTH])
+
+
+@triton.jit
+def stacked_by_words(high, low, WIDTH: tl.constexpr):
+    """Do what `stacked` does for an operand that goes through shared memory.
+
+    A thread's neighbouring values stay neighbours of a row: else they are read back byte by byte, in the loop.
+    """
+    first = (tl.arange(0, 2) == 0)[:, None, None]
+    return tl.reshape(tl.where(first, high[None, :, :], low[None, :, :]), [2 * LANES, WIDTH])
+
+
+@triton.jit
+def folded(product, WIDTH: tl.constexpr):
+    """Return 254 times row r plus row r + 8 of a (16, WIDTH) int32, as (8, WIDTH) int32."""
+    halves = tl.reshape(product, [2, LANES, WIDTH])
+    factor = tl.where(tl.arange(0, 2) == 0, FINER, 1)
+    return tl.sum(halves * factor[:, None, None], 0)
+
+
+@triton.jit
+def key_order(TILE: tl.constexpr):
+    """Return which token of a tile each key column is, see `as_operand`."""
+    column = tl.arange(0, TILE)
+    return column // 32 * 32 + column % 8 // 2 * 8 + column % 32 // 8 * 2 + column % 2
+
+
+@triton.jit
+def as_operand(weights, TILE: tl.constexpr):
+    """Bring (16, TILE) weights from `key_order` into the order of the tokens.
+
+    A thread of m16n8 holds columns 2q, 2q + 1 of each block of 8 keys; as the left operand it must hold 8 neighbours.
+    """
+    parts = tl.reshape(weights, [2 * LANES, TILE // 32, 4, 4, 2])
+    return tl.reshape(tl.permute(parts, (0, 1, 3, 2, 4)), [2 * LANES, TILE])
+
+
+@triton.jit
+def quantized_query(y, WIDTH: tl.constexpr):
+    """Split rotated rows (8, WIDTH) float32 into integers.
+
+    Returns even and odd channels (16, WIDTH / 2) int8, the sum of a row's 254 h + l, and what one of those is worth.
+    """
+    largest = tl.max(tl.abs(y), 1)
+    largest = tl.where(largest == 0.0, 1.0, largest)
+    even, odd = tl.split(tl.reshape(y * (1.0 / largest * LEVELS_OF_CODE)[:, None], [LANES, WIDTH // 2, 2]))
+    high, low, even_sum = quantized(even)
+    even = stacked_by_words(high, low, WIDTH // 2)
+    high, low, odd_sum = quantized(odd)
+    odd = stacked_by_words(high, low, WIDTH // 2)
+    return even, odd, tl.sum(even_sum + odd_sum, 1), largest * (1.0 / (LEVELS_OF_CODE * FINER))
+
+
+@triton.jit
+def of_subset(SUBSETS: tl.constexpr):
+    """Return which subset of a tile's keys each row takes: (8, SUBSETS), true once a row."""
+    return (tl.arange(0, LANES) // (LANES // SUBSETS))[:, None] == tl.arange(0, SUBSETS)[None, :]
+
+
+@triton.jit
+def own(product, SUBSETS: tl.constexpr, TILE: tl.constexpr):
+    """Return what a row of (8, TILE) int32 has of its subset's keys, (8, TILE / SUBSETS); no value changes threads."""
+    parts = tl.reshape(product, [LANES, SUBSETS, TILE // SUBSETS])
+    return tl.sum(tl.where(of_subset(SUBSETS)[:, :, None], parts, 0), 1)
+
+
+@triton.jit
+def own_scales(x, SUBSETS: tl.constexpr, TILE: tl.constexpr):
+    """Spread (TILE,) over rows, each of which gets its subset's: (8, TILE / SUBSETS)."""
+    parts = tl.reshape(x, [SUBSETS, 1, TILE // SUBSETS])
+    spread = tl.broadcast_to(parts, [SUBSETS, LANES // SUBSETS, TILE // SUBSETS])
+    return tl.reshape(spread, [LANES, TILE // SUBSETS])
+
+
+@triton.jit
+def among_all(x, SUBSETS: tl.constexpr, TILE: tl.constexpr):
+    """Put a row's own (8, TILE / SUBSETS) int8 among zeros: (8, TILE)."""
+    shape: tl.constexpr = [LANES, SUBSETS, TILE // SUBSETS]
+    spread = tl.broadcast_to(x[:, None, :], shape)
+    mask = tl.broadcast_to(tl.where(of_subset(SUBSETS), -1, 0).to(tl.int8)[:, :, None], shape)
+    if PACKED:
+        kept = tl.inline_asm_elementwise(
+            "and.b32 $0, $1, $2;", "=r,r,r", [spread, mask], dtype=tl.int8, is_pure=True, pack=4
+        )
+    else:
+        kept = spread & mask
+    return tl.reshape(kept, [LANES, TILE])
+
+
+@triton.jit
+def of_each_key(SUBSETS: tl.constexpr, TILE: tl.constexpr):
+    """Return which keys of a tile are of a row's subset, (8, TILE)."""
+    shape: tl.constexpr = [LANES, SUBSETS, TILE // SUBSETS]
+    return tl.reshape(tl.broadcast_to(of_subset(SUBSETS)[:, :, None], shape), [LANES, TILE])
