@@ -50,7 +50,7 @@ def join_parts(
     out, lse, partial_out, partial_lse, row, head, part, step, parts, has_lse, out_row, out_head,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Join `parts` results of a row, AT_ONCE at a time, and undo the rotation, as kvreg_triton.attend_int4.reduce does.
+    """Join `parts` results of a row, AT_ONCE at a time, and undo the rotation, like kvreg_triton.attend_int4.reduce.
 
     They lie in places of the workspace from `part` on, `step` apart.
     """
@@ -191,7 +191,7 @@ class Joined(Decode):
 
     def _share(self, call: AttendCall, config: Mapping[str, int]) -> None:
         rows, n_seqs, programs = call.q.shape[0], call.cu_q.shape[0] - 1, call.split.shares
-        many = {"MANY": max(16, triton.next_power_of_2(rows))}
+        many = {"MANY": max(16, triton.next_power_of_2(n_seqs))}
         Decode(Programs(self.attend_share, programs), None).launch(call, {**config, "SUBSETS": subsets(call), **many})
         lengths = (call.cu_q, call.seq_lens, rows, n_seqs, programs)
         self._join(join_shares, call, lengths, {"AT_ONCE": 16, "TILE": config["tile"], "num_warps": 1, **many})

@@ -11,6 +11,8 @@ import triton.language as tl
 
 MOST_ROWS = 1024
 """Rows of a batch that is shared so: each program adds up all lengths, 32 a thread."""
+HALVINGS = tl.constexpr(11)
+"""Of MOST_ROWS, and one."""
 STARTED = tl.constexpr(128)
 """Tokens that other programs read while one begins a row: 4 us in the clocks of docs/int4-decode.md, 2 us a tile."""
 
@@ -25,29 +27,36 @@ def units_of_start(TILE: tl.constexpr):
 def units_of(cu_q, seq_lens, tokens, n_seqs, TILE: tl.constexpr, MANY: tl.constexpr):
     """Return how many units each row is long, and its context's tiles: (MANY,) int32, 0 for rows without keys.
 
-    Row r is mostly that of sequence r; else each row looks for its own.
+    MANY: a power of two, at most MOST_ROWS, and at least the sequences.
     """
     row = tl.arange(0, MANY)
-    there = row < tokens
-    start = tl.load(cu_q + row, mask=there, other=0)
-    end = tl.load(cu_q + row + 1, mask=there, other=0)
-    seq = row
-    if tl.sum((there & ((start != row) | (end != row + 1))).to(tl.int32), 0) > 0:
-        seq = tl.zeros([MANY], tl.int32)
-        for other in range(1, n_seqs + 1):
-            seq += (tl.load(cu_q + other) <= row).to(tl.int32)
+    seq = tl.zeros([MANY], tl.int32)
+    # By halving, like below. No loop: Triton 3.9 forgets all alignment of what follows from a vector that a loop hands
+    # on, and loads single bytes then.
+    for half in tl.static_range(1, HALVINGS):
+        if MANY >> half > 0:
+            later = seq + (MANY >> half)
+            start = tl.load(cu_q + later, mask=later < n_seqs, other=2147483647)
+            seq = tl.where(start <= row, later, seq)
     # Rows behind the last sequence are padding of a captured graph.
-    length = tl.load(seq_lens + seq, mask=there & (seq < n_seqs), other=0)
-    tiles = tl.cdiv(length, TILE)
+    mine = (row < tokens) & (tl.load(cu_q + seq + 1) > row)
+    tiles = tl.cdiv(tl.load(seq_lens + seq, mask=mine, other=0), TILE)
     return tl.where(tiles > 0, tiles + units_of_start(TILE), 0), tiles
 
 
 @triton.jit
 def row_at(units, at, MANY: tl.constexpr):
-    """Return the row that holds unit `at`, and the units of all rows before it."""
-    ends = tl.cumsum(units, 0)
-    row = tl.sum((ends <= at).to(tl.int32), 0)
-    return row, tl.sum(tl.where(tl.arange(0, MANY) < row, units, 0), 0)
+    """Return the row that holds unit `at`, and the units of all rows before it; of a unit behind all, the last row."""
+    each = tl.arange(0, MANY)
+    row = tl.full([], 0, tl.int32)
+    before = tl.full([], 0, tl.int32)
+    for half in tl.static_range(1, HALVINGS):
+        if MANY >> half > 0:
+            units_before = tl.sum(tl.where(each < row + (MANY >> half), units, 0), 0)
+            if units_before <= at:
+                row += MANY >> half
+                before = units_before
+    return row, before
 
 
 @triton.jit
