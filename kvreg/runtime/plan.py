@@ -19,10 +19,12 @@ ANY_CONTEXT = 1 << 30
 ALIKE = 0.8
 """From this share of n_seqs * max_context on lengths count as alike: even splits then lose a fifth at most."""
 
-STARTED_TOKENS = 64
-"""What a program costs before its first tile, in tokens that another takes in that time. Measured of cuda-int4-decode
-on an H200, clocks read in the kernel: 1.6 us until it knows its keys, where one without keys leaves, 4 to 5 us more
-until its first tile, and 2.2 us for each 64 tokens: 47 to 190 tokens. Most parts of an uneven batch are empty."""
+STARTED_TOKENS = 512
+"""What programs cost before their first tile, in tokens that a compute unit's programs read together in that time.
+
+Measured on an H200: of 8 programs a unit (cuda-int4-decode, clocks read in the kernel) each takes 1.6 us until it
+knows its keys, where one without keys leaves, and 2 to 5 us more, at 2.2 us for each 64 tokens; of 2 programs a unit
+(cuda-int8-decode) parts of 6144 tokens were faster than shorter ones. Most parts of an uneven batch are empty."""
 
 UNSPLIT = SplitPlan(splits=1, chunk=0, partial_out=None, partial_lse=None)
 """What prefill runs with: its query blocks fill the card without cutting contexts."""
@@ -79,7 +81,8 @@ def plan(
     if not batch_invariant and total_context is not None and total_context < ALIKE * n_seqs * max_context:
         programs = launcher.splits(1, 1, group, ANY_CONTEXT, kind.compute_units, config)
         unit = launcher.chunk(kind.decode.default_config)
-        chunk = part_length(n_seqs * max_context, kind.kv_heads, programs, unit)
+        started = STARTED_TOKENS * (kind.compute_units or 1) / programs
+        chunk = part_length(n_seqs * max_context * kind.kv_heads, started, programs, unit)
     if chunk:
         splits = -(-max_context // chunk)
     elif batch_invariant:
@@ -93,17 +96,17 @@ def plan(
     return Plan(kind, n_seqs, max_context, batch_invariant, _split(cache, n_seqs, splits, chunk, shares))
 
 
-def part_length(room: int, kv_heads: int, programs: int, unit: int) -> int:
+def part_length(room: int, started: float, programs: int, unit: int) -> int:
     """Return the tokens of a split for a batch of unlike lengths, a multiple of `unit`; 0 where nothing is split.
 
-    `room`: n_seqs * max_context; `programs` fill the device. The last program to begin ends about half a part late,
-    and each part of the room costs its start, whether a sequence is that long or not. In tokens that is
-    part / 2 + STARTED_TOKENS * room * kv_heads / programs / part, least at the root of twice the second factor.
+    `room`: n_seqs * max_context * kv_heads; `programs` fill the device, and the start of one takes as long as `started`
+    tokens. The last program to begin ends about half a part late, and each part of the room costs its start, whether a
+    sequence is that long or not. In tokens that is part / 2 + started * room / programs / part, least at the root of
+    twice the second factor.
     """
     if not unit or programs <= 1:
         return 0
-    best = math.sqrt(2 * STARTED_TOKENS * room * kv_heads / programs)
-    return max(1, round(best / unit)) * unit
+    return max(1, round(math.sqrt(2 * started * room / programs) / unit)) * unit
 
 
 def config_of(step: Step, batch_invariant: bool) -> Mapping[str, int]:

@@ -86,8 +86,9 @@ def test_unlike_lengths_are_cut_in_parts_of_one_length_and_alike_ones_evenly(rec
     unlike = plan(cache, *batch_of(4), max_context=4096, total_context=5000)
     alike = plan(cache, *batch_of(4), max_context=4096, total_context=4 * 4000)
 
-    # For 5 programs, in multiples of 32 as the default config says: sqrt(2 * 64 * 4 * 4096 * 2 / 5) is 916.
-    assert (unlike.split.chunk, unlike.split.splits) == (928, 5)
+    # For 5 programs of one unit, in multiples of 32 as the default config says: sqrt(2 * 512 / 5 * 4 * 4096 * 2 / 5)
+    # is 1158.
+    assert (unlike.split.chunk, unlike.split.splits, unlike.split.shares) == (1152, 4, 0)
     assert (alike.split.chunk, alike.split.splits) == (0, 5)
 
 
@@ -123,8 +124,8 @@ def test_the_decode_launcher_says_how_contexts_are_cut_and_gets_the_workspace(re
 
     assert calls == [(3, 2, 3, 100, None, {"chunk": 64, "tuned": 1})]
     assert (made.split.splits, made.split.chunk, made.n_seqs, made.max_context) == (5, 0, 3, 100)
-    assert made.split.partial_out.shape == (3, 6, 5, 64)
-    assert made.split.partial_lse.shape == (3, 6, 5, 2)
+    assert made.split.partial_out.shape == (15, 6, 64)
+    assert made.split.partial_lse.shape == (15, 6, 2)
     assert made.split.partial_out.dtype == made.split.partial_lse.dtype == torch.float32
 
 
@@ -168,8 +169,8 @@ def test_drafts_of_up_to_eight_rows_a_sequence_are_verified_by_decode(rows, n, o
     ((name, split, _),) = calls
     assert name == op
     assert split.splits == (5 if op == "decode" else 1)
-    assert made.split.partial_out.shape == (8 * n, 6, 5, 64)
-    assert made.split.partial_lse.shape == (8 * n, 6, 5, 2)
+    assert made.split.partial_out.shape == (8 * n * 5, 6, 64)
+    assert made.split.partial_lse.shape == (8 * n * 5, 6, 2)
 
 
 def test_a_plan_for_drafts_is_of_another_kind(record):
