@@ -10,7 +10,7 @@ from kvreg.core.backends import Detected, FolderBackend
 from kvreg.core.devices import Device
 from kvreg.core.modes import Mode
 from kvreg.core.options import Option, faults
-from kvreg.core.requests import Request
+from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Variant
 
 OPTIONS = {
@@ -58,14 +58,20 @@ class Cuda(FolderBackend):
 
     def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
         """Return the variant's block sizes, and of KNOBS those options that its launcher passes on."""
+        from kvreg_cuda.variants import LEAST_WRITE_VALUES
         from kvreg_triton import spaces
+        from kvreg_triton.configs import padded
 
         # The software pipeline needs asynchronous copies, which sm_80 brought.
         deep = (device.capability or (0, 0)) >= (8, 0)
         knobs = KNOBS if deep else {**KNOBS, "num_stages": (1, 2)}
         sizes = spaces.blocks(variant, request)
         if variant.needs_card and variant.mode is Mode.INT4_PER_TOKEN_HEAD:
-            sizes["tile"] = tuple(tile for tile in sizes["tile"] if tile >= LEAST_TILE)
+            if variant.op is Op.WRITE:
+                least = LEAST_WRITE_VALUES // padded(request.head_size)
+                sizes["rows"] = tuple(rows for rows in sizes["rows"] if rows >= least)
+            else:
+                sizes["tile"] = tuple(tile for tile in sizes["tile"] if tile >= LEAST_TILE)
         return sizes | spaces.options_of(variant, knobs)
 
     def unfit(self, variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:

@@ -15,6 +15,8 @@ from kvreg_triton.variants import FEATURES
 
 ROWS = 8
 """Query rows of a program, which half of a matrix instruction holds; kvreg_cuda.decode_int4.LANES."""
+LEAST_WRITE_VALUES = 256
+"""Values of a write's program, so that they fill a matrix instruction of 16 lines; kvreg_cuda.write_int4."""
 PAIRED_ROWS = 16
 """Query rows of a matrix instruction; wider groups would spill their accumulators and take the portable kernel."""
 
@@ -53,6 +55,14 @@ def _paired_config(device: Device, request: Request) -> Mapping[str, int]:
     return config | {"tile": 32, "num_warps": 4, "programs_per_unit": 1}
 
 
+def _write_config(device: Device, request: Request) -> Mapping[str, int]:
+    """One warp, in which no value changes threads, of 16 rows, whose bytes of V make words; not measured yet.
+
+    Of heads above 256 a warp's registers hold 8 rows.
+    """
+    return {"rows": 16 if padded(request.head_size) <= 256 else 8, "num_warps": 1, "num_stages": 1}
+
+
 def _stored(mode: Mode) -> Callable[[Device, int], Format]:
     def describe(device: Device, head_size: int) -> Format:
         return default_format(mode, device, head_size, default(mode), "bf16")
@@ -62,7 +72,26 @@ def _stored(mode: Mode) -> Callable[[Device, int], Format]:
 
 def own() -> tuple[Variant, ...]:
     """Return the variants of this package; on a card their kernels hold inline PTX."""
-    return (_int4_decode(), *(_paired_decode(mode, short) for mode, short in _EIGHT_BIT.items()))
+    paired = (_paired_decode(mode, short) for mode, short in _EIGHT_BIT.items())
+    return (_int4_decode(), *paired, _int4_write())
+
+
+def _int4_write() -> Variant:
+    """Return the write whose rotation begins on matrix units; bf16 takes those of sm_80."""
+    return Variant(
+        id=VariantId("cuda-int4-write", 1),
+        op=Op.WRITE,
+        mode=Mode.INT4_PER_TOKEN_HEAD,
+        family="triton",
+        accuracy="exact",
+        launcher="kvreg_cuda.write_int4:WRITE",
+        kernels=("kvreg_cuda.write_int4:write", "kvreg_triton.launch:Write"),
+        format=_stored(Mode.INT4_PER_TOKEN_HEAD),
+        default_config=_write_config,
+        constraints=Constraints(features=FEATURES, min_capability=(8, 0)),
+        needs_card=True,
+        options=("num_warps",),
+    )
 
 
 def _int4_decode() -> Variant:

@@ -9,7 +9,7 @@ from kvreg_cuda.backend import BACKEND
 from kvreg_cuda.variants import own
 
 H200 = resolve.resolve("h200").device
-DECODE, *PAIRED = own()
+DECODE, *PAIRED, WRITE = own()
 
 
 def request(head_size: int = 128) -> Request:
@@ -38,3 +38,15 @@ def test_more_tiles_in_flight_than_shared_memory_holds_are_not_tried():
     assert BACKEND.unfit(DECODE, H200, request(512), config) == (
         "4 tiles ahead are 262144 B of shared memory, at most 232448 B"
     )
+
+
+def test_the_rotating_write_is_tried_with_whole_matrix_instructions_only():
+    for head_size, rows in ((32, (8, 16, 32, 64)), (96, (2, 4, 8, 16, 32, 64)), (512, (1, 2, 4, 8, 16))):
+        assert BACKEND.space(WRITE, H200, request(head_size))["rows"] == rows
+
+
+def test_the_default_of_the_rotating_write_is_one_of_the_configs_that_are_tried():
+    for head_size in (32, 128, 256, 512):
+        space, default = BACKEND.space(WRITE, H200, request(head_size)), WRITE.default_config(H200, request(head_size))
+        assert default["rows"] in space["rows"]
+        assert default["num_warps"] in space["num_warps"]

@@ -17,7 +17,7 @@ from kvreg_cuda.variants import own
 from kvreg_triton.variants import FEATURES
 
 INT4 = Mode.INT4_PER_TOKEN_HEAD
-(VARIANT,) = (each for each in own() if each.mode is INT4)
+(VARIANT,) = (each for each in own() if each.mode is INT4 and each.op is Op.DECODE)
 # One part in 127 * 254 for each of q and the weights, over contexts of a few hundred; limits of the class are 5e-3.
 RESIDUE_ERROR = 5e-4
 
