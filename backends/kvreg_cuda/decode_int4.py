@@ -34,7 +34,8 @@ from kvreg_cuda.int4_operands import (
     quantized_query,
     stacked,
 )
-from kvreg_cuda.joining import Joined, let_dependents_start
+from kvreg_cuda.joining import Joined
+from kvreg_cuda.launching import let_dependents_start
 from kvreg_cuda.paging import place_of
 from kvreg_cuda.shares import row_at, units_of, units_of_start
 from kvreg_cuda.unit_rotation import lines, load_lines, rotated

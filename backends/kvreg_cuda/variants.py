@@ -24,19 +24,20 @@ _EIGHT_BIT = {Mode.FP8_PER_TENSOR: "fp8t", Mode.INT8_PER_TOKEN_HEAD: "int8", Mod
 
 
 def _config(device: Device, request: Request) -> Mapping[str, int]:
-    """One warp up to heads of 128, so that row reductions stay in registers; the best of a small grid on an H200.
+    """One warp, so that row reductions stay in registers; the best of small grids on H200s (docs/int4-decode.md).
 
-    More stages than 3 win where tiles are small or warps share them (docs/performance.md).
+    Small tiles in few registers: 12 programs a unit find room, and two tiles are in flight in each. A group of 1, whose
+    eight subsets need tiles of 64, is faster with one in flight.
     """
     width = padded(request.head_size)
-    config = {"rows": ROWS, "tile": 64, "num_warps": 1, "num_stages": 3, "programs_per_unit": 8, "chunk": 512}
+    config = {"rows": ROWS, "tile": 64, "num_warps": 1, "num_stages": 5, "programs_per_unit": 8, "chunk": 512}
     if width <= 64:
-        return config | {"num_stages": 5, "maxnreg": 168}
+        return config | {"maxnreg": 144}
     if width <= 128:
-        return config
+        return config | ({"num_stages": 3} if request.group == 1 else {"tile": 32, "maxnreg": 168})
     if width <= 256:
-        return config | {"num_warps": 2, "num_stages": 5, "programs_per_unit": 4}
-    return config | {"tile": 32, "num_warps": 2, "programs_per_unit": 4}
+        return config | {"tile": 32}
+    return config | {"tile": 32, "num_warps": 2, "num_stages": 3, "programs_per_unit": 4}
 
 
 def _paired_config(device: Device, request: Request) -> Mapping[str, int]:
@@ -108,7 +109,9 @@ def _int4_decode() -> Variant:
         launcher="kvreg_cuda.decode_int4:DECODE",
         kernels=(
             "kvreg_cuda.decode_int4:attend",
+            "kvreg_cuda.decode_int4:attend_share",
             "kvreg_cuda.joining:join",
+            "kvreg_cuda.joining:join_shares",
             "kvreg_cuda.joining:Joined",
             "kvreg_triton.launch:Decode",
         ),
