@@ -7,10 +7,8 @@ integers, so a nibble needs a mask and no conversion, and nothing is rounded whe
     score[t] = ((h . n[t]) * 254 + l . n[t] - z_k[t] * sum(254 h + l)) * s_k[t] * scale_q
     w[t] * s_v[t] / largest of the tile * 127 = h + l / 254, and the same of the values
 
-A matrix instruction has 16 rows and a group fills 8 of them at most: rows 0 to 7 hold h, rows 8 to 15 hold l, which
-would be padding otherwise. Rows r and r + 8 of a product lie in the same thread, so `folded` joins them in registers.
-Keys are taken in an order (`key_order`) in which a thread's scores are, after one permutation that moves nothing, the
-weights that it must hold for the second product. Only groups up to 8; wider ones take the portable kernel.
+How the integers fill matrix instructions: kvreg_cuda.int4_operands. Groups up to 16; wider ones take the portable
+kernel.
 
 Longer than other modules: a kernel family stays in one file, so that a change stales the traces of this one alone.
 """
@@ -20,7 +18,6 @@ import triton.language as tl
 
 from kvreg_cuda.int4_operands import (
     FINER,
-    LANES,
     LEVELS_OF_CODE,
     among_all,
     as_operand,
@@ -97,9 +94,10 @@ def attend_tile(
     k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
     first, last, position, softcap, slope, range_row,
     HEAD: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, V_BYTE: tl.constexpr,
-    MASKED: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr, SUBSETS: tl.constexpr,
+    MASKED: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr, ROWS: tl.constexpr,
+    SUBSETS: tl.constexpr,
 ):  # fmt: skip
-    """Take tokens [begin, begin + TILE) into the running softmax of 8 rows."""
+    """Take tokens [begin, begin + TILE) into the running softmax of ROWS rows."""
     keys = begin + key_order(TILE)
     valid = tl.full([TILE], True, tl.int1)
     if MASKED:
@@ -112,13 +110,13 @@ def attend_tile(
     s_k, z_k = scales_and_zeros(k_scale + page * ks_page + slot * ks_slot, valid)
     low, high = nibbles(codes)
     product = tl.dot(even, tl.trans(low), out_dtype=tl.int32)
-    product = folded(tl.dot(odd, tl.trans(high), product, out_dtype=tl.int32), TILE)
+    product = folded(tl.dot(odd, tl.trans(high), product, out_dtype=tl.int32), ROWS, TILE)
     s_v, z_v = scales_and_zeros(v_scale + page * vs_page + slot * vs_slot, valid)
     APART: tl.constexpr = SUBSETS > 1 and not (MASKED or SOFTCAP or ALIBI)
     if APART:
-        product = own(product, SUBSETS, TILE)
-        s_k, z_k = own_scales(s_k, SUBSETS, TILE), own_scales(z_k, SUBSETS, TILE)
-        s_v, z_v = own_scales(s_v, SUBSETS, TILE), own_scales(z_v, SUBSETS, TILE)
+        product = own(product, ROWS, SUBSETS, TILE)
+        s_k, z_k = own_scales(s_k, ROWS, SUBSETS, TILE), own_scales(z_k, ROWS, SUBSETS, TILE)
+        s_v, z_v = own_scales(s_v, ROWS, SUBSETS, TILE), own_scales(z_v, ROWS, SUBSETS, TILE)
     else:
         s_k, z_k, s_v, z_v = s_k[None, :], z_k[None, :], s_v[None, :], z_v[None, :]
     score = (product.to(tl.float32) - q_sum[:, None] * z_k) * s_k * q_scale[:, None]
@@ -128,7 +126,7 @@ def attend_tile(
             SOFTCAP, ALIBI, RANGES, MASKED,
         )  # fmt: skip
         if SUBSETS > 1:
-            seen = seen & of_each_key(SUBSETS, TILE)
+            seen = seen & of_each_key(ROWS, SUBSETS, TILE)
             score = tl.where(seen, score, -float("inf"))
     new_top = tl.maximum(top, tl.max(score, 1))
     # A row that has seen no token yet keeps -inf; subtracting 0 there gives exp2(-inf) = 0 instead of NaN.
@@ -147,8 +145,8 @@ def attend_tile(
     # The zero points must meet the same rounded weights as the codes, or the difference does not cancel.
     zeros = zeros * fade + tl.sum(whole * z_v, 1) * worth
     if APART:
-        high_w, low_w = among_all(high_w, SUBSETS, TILE), among_all(low_w, SUBSETS, TILE)
-    weights = as_operand(stacked(high_w, low_w, TILE), TILE)
+        high_w, low_w = among_all(high_w, ROWS, SUBSETS, TILE), among_all(low_w, ROWS, SUBSETS, TILE)
+    weights = as_operand(stacked(high_w, low_w, ROWS, TILE), ROWS, TILE)
 
     if V_BYTE == 1:
         tokens = begin + tl.arange(0, TILE)
@@ -162,8 +160,8 @@ def attend_tile(
         codes = values_by_tokens(v, page_row, begin, end, v_page, inside, HALF, TILE, PAGE, V_BYTE, MASKED)
         low, high = nibbles(codes)
         low, high = as_rows(low, HALF, TILE), as_rows(high, HALF, TILE)
-    even = folded(tl.dot(weights, low, out_dtype=tl.int32), HALF).to(tl.float32)
-    odd = folded(tl.dot(weights, high, out_dtype=tl.int32), HALF).to(tl.float32)
+    even = folded(tl.dot(weights, low, out_dtype=tl.int32), ROWS, HALF).to(tl.float32)
+    odd = folded(tl.dot(weights, high, out_dtype=tl.int32), ROWS, HALF).to(tl.float32)
     acc_even = acc_even * fade[:, None] + even * worth[:, None]
     acc_odd = acc_odd * fade[:, None] + odd * worth[:, None]
     return acc_even, acc_odd, zeros, new_top, total
@@ -171,13 +169,14 @@ def attend_tile(
 
 @triton.jit
 def query_lines(
-    q, first_row, rows, group, kv_head, q_row, q_head, HEAD: tl.constexpr, WIDTH: tl.constexpr, MEMBERS: tl.constexpr
+    q, first_row, rows, group, kv_head, q_row, q_head, HEAD: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, MEMBERS: tl.constexpr,
 ):  # fmt: skip
     """Ask for the q of `rows` query tokens before it is needed: it comes while lengths and pages are looked up."""
-    line = lines(LANES, WIDTH) % MEMBERS
+    line = lines(ROWS, WIDTH) % MEMBERS
     row = (first_row + line // group).to(tl.int64)
     from_q = q + row * q_row + (kv_head * group + line % group) * q_head
-    return load_lines(from_q, line < rows * group, HEAD, LANES, WIDTH)
+    return load_lines(from_q, line < rows * group, HEAD, ROWS, WIDTH)
 
 
 @triton.jit
@@ -198,7 +197,7 @@ def attend_keys(
     split of the workspace; `leads`: whether a sink is counted here.
     """
     MEMBERS: tl.constexpr = ROWS // SUBSETS
-    even, odd, q_sum, q_scale = quantized_query(rotated(x, LANES, WIDTH, BLOCK, LEVELS), WIDTH)
+    even, odd, q_sum, q_scale = quantized_query(rotated(x, ROWS, WIDTH, BLOCK, LEVELS), ROWS, WIDTH)
     q_scale = q_scale * (scale * LOG2E / BLOCK)
     softcap = softcap * LOG2E
     slope = tl.zeros([ROWS], tl.float32)
@@ -227,7 +226,7 @@ def attend_keys(
                 k, v, k_scale, v_scale, page_row, start, end,
                 k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
                 first, last, position, softcap, slope, range_row,
-                HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, SUBSETS,
+                HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, ROWS, SUBSETS,
             )  # fmt: skip
     for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
         acc_even, acc_odd, zeros, top, total = attend_tile(
@@ -235,7 +234,7 @@ def attend_keys(
             k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
             first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, False, SOFTCAP, ALIBI, RANGES, SUBSETS,
+            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, False, SOFTCAP, ALIBI, RANGES, ROWS, SUBSETS,
         )  # fmt: skip
     for start in tl.range(whole_end, end, TILE, num_stages=1):
         acc_even, acc_odd, zeros, top, total = attend_tile(
@@ -243,7 +242,7 @@ def attend_keys(
             k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
             first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, SUBSETS,
+            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, ROWS, SUBSETS,
         )  # fmt: skip
     acc_even -= zeros[:, None]
     acc_odd -= zeros[:, None]
@@ -301,12 +300,11 @@ def attend(
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
     ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr, SUBSETS: tl.constexpr,
 ):  # fmt: skip
-    """8 // group query tokens of one sequence (with `apart` 0 one), all heads of one KV head, one split of the keys.
+    """ROWS // group query tokens of one sequence (with `apart` 0 one), all heads of one KV head, a split of keys.
 
-    Takes the arguments of kvreg_triton.attend_int4.attend and leaves the same partial results; ROWS is 8, COMPUTE is
-    not read. Grid (blocks, kv_heads, splits).
+    Takes the arguments of kvreg_triton.attend_int4.attend and leaves the same partial results. ROWS is 8 or 16,
+    COMPUTE is not read. Grid (blocks, kv_heads, splits).
     """
-    tl.static_assert(ROWS == LANES)
     block_q = tl.where(apart == 0, 1, ROWS // group)
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -323,7 +321,7 @@ def attend(
     first_row = start_row + block_index
     rows = tl.minimum(owned - block_index, block_q)
     MEMBERS: tl.constexpr = ROWS // SUBSETS
-    x = query_lines(q, first_row, rows, group, kv_head, q_row, q_head, HEAD, WIDTH, MEMBERS)
+    x = query_lines(q, first_row, rows, group, kv_head, q_row, q_head, HEAD, WIDTH, ROWS, MEMBERS)
 
     seq_len = tl.load(seq_lens + seq)
     lane = tl.arange(0, ROWS) % MEMBERS
@@ -382,7 +380,7 @@ def attend_share(
     of row r stands in place p + r of the workspace (places, q_heads, ...): a share begins where the one before ends,
     so that no two want one place.
     """
-    tl.static_assert(ROWS == LANES and not SINGLE and not WINDOW and not SINKS and RANGES == 0)
+    tl.static_assert(not SINGLE and not WINDOW and not SINKS and RANGES == 0)
     program = tl.program_id(0)
     kv_head = tl.program_id(1)
     let_dependents_start()
@@ -399,7 +397,7 @@ def attend_share(
         start_row = tl.load(cu_q + seq)
         q_len = tl.load(cu_q + seq + 1) - start_row
         seq_len = tl.where(row - start_row < q_len, tl.load(seq_lens + seq), 0)
-        x = query_lines(q, row, 1, group, kv_head, q_row, q_head, HEAD, WIDTH, MEMBERS)
+        x = query_lines(q, row, 1, group, kv_head, q_row, q_head, HEAD, WIDTH, ROWS, MEMBERS)
         tiles = tl.cdiv(seq_len, TILE)
         lead = tl.where(tiles > 0, units_of_start(TILE), 0)
         # The compiler must see a multiple of 16.

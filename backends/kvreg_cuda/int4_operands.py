@@ -1,14 +1,14 @@
 """Integer operands of int4 decode: values in two parts, in the rows and the order that m16n8k32 wants.
 
 A value that is scaled to at most 127 is h + l / 254 with integers h and l within +-127. A matrix instruction has 16
-rows and a group of query heads fills 8 of them at most: rows 0 to 7 hold h, rows 8 to 15 hold l, which would be
-padding otherwise. Rows r and r + 8 of a product lie in the same thread, so `folded` joins them in registers. Keys are
-taken in an order (`key_order`) in which a thread's scores are, after one permutation that moves nothing, the weights
-that it must hold for the second product.
+rows and a group of query heads often fills no more than 8: rows 0 to 7 hold h, rows 8 to 15 hold l, which would be
+padding otherwise. Of 16 query rows l fills an instruction of its own. Rows r and r + ROWS of a product lie in the same
+thread, so `folded` joins them in registers. Keys are taken in an order (`key_order`) in which a thread's scores are,
+after one permutation that moves nothing, the weights that it must hold for the second product.
 
-Groups of at most 4 fill the 8 rows again: row r is head r % MEMBERS and takes subset r // MEMBERS of a tile's keys, a
-softmax of its own (`own`, `among_all`). Every row of a product has all keys anyway; what follows it, from the scale of
-a score to the rounding of a weight, is then done once a key instead of once a row.
+Groups that leave rows free fill them again: row r is head r % MEMBERS and has subset r // MEMBERS of a tile's keys,
+a softmax of its own (`own`, `among_all`). Every row of a product has all keys anyway; what follows it, from the scale
+of a score to the rounding of a weight, is then done once a key instead of once a row.
 """
 
 import triton
@@ -18,8 +18,6 @@ from kvreg_triton.launch import INTERPRETED
 
 PACKED = tl.constexpr(not INTERPRETED)
 """Four bytes at a time by inline PTX: LLVM masks the bytes of a word one by one, 500 more instructions a tile."""
-LANES = tl.constexpr(8)
-"""Query rows of a program; the other 8 rows of a matrix instruction hold their residues."""
 LEVELS_OF_CODE = tl.constexpr(127.0)
 """Largest magnitude of an int8 that has a negative."""
 FINER = tl.constexpr(254)
@@ -64,25 +62,25 @@ def quantized(x):
 
 
 @triton.jit
-def stacked(high, low, WIDTH: tl.constexpr):
-    """Put two (8, WIDTH) below each other: rows r and r + 8."""
-    return tl.reshape(tl.permute(tl.join(high, low), (2, 0, 1)), [2 * LANES, WIDTH])
+def stacked(high, low, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Put two (ROWS, WIDTH) below each other: rows r and r + ROWS."""
+    return tl.reshape(tl.permute(tl.join(high, low), (2, 0, 1)), [2 * ROWS, WIDTH])
 
 
 @triton.jit
-def stacked_by_words(high, low, WIDTH: tl.constexpr):
+def stacked_by_words(high, low, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Do what `stacked` does for an operand that goes through shared memory.
 
     A thread's neighbouring values stay neighbours of a row: else they are read back byte by byte, in the loop.
     """
     first = (tl.arange(0, 2) == 0)[:, None, None]
-    return tl.reshape(tl.where(first, high[None, :, :], low[None, :, :]), [2 * LANES, WIDTH])
+    return tl.reshape(tl.where(first, high[None, :, :], low[None, :, :]), [2 * ROWS, WIDTH])
 
 
 @triton.jit
-def folded(product, WIDTH: tl.constexpr):
-    """Return 254 times row r plus row r + 8 of a (16, WIDTH) int32, as (8, WIDTH) int32."""
-    halves = tl.reshape(product, [2, LANES, WIDTH])
+def folded(product, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Return 254 times row r plus row r + ROWS of a (2 ROWS, WIDTH) int32, as (ROWS, WIDTH) int32."""
+    halves = tl.reshape(product, [2, ROWS, WIDTH])
     factor = tl.where(tl.arange(0, 2) == 0, FINER, 1)
     return tl.sum(halves * factor[:, None, None], 0)
 
@@ -95,69 +93,69 @@ def key_order(TILE: tl.constexpr):
 
 
 @triton.jit
-def as_operand(weights, TILE: tl.constexpr):
-    """Bring (16, TILE) weights from `key_order` into the order of the tokens.
+def as_operand(weights, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """Bring (2 ROWS, TILE) weights from `key_order` into the order of the tokens.
 
     A thread of m16n8 holds columns 2q, 2q + 1 of each block of 8 keys; as the left operand it must hold 8 neighbours.
     """
-    parts = tl.reshape(weights, [2 * LANES, TILE // 32, 4, 4, 2])
-    return tl.reshape(tl.permute(parts, (0, 1, 3, 2, 4)), [2 * LANES, TILE])
+    parts = tl.reshape(weights, [2 * ROWS, TILE // 32, 4, 4, 2])
+    return tl.reshape(tl.permute(parts, (0, 1, 3, 2, 4)), [2 * ROWS, TILE])
 
 
 @triton.jit
-def quantized_query(y, WIDTH: tl.constexpr):
-    """Split rotated rows (8, WIDTH) float32 into integers.
+def quantized_query(y, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Split rotated rows (ROWS, WIDTH) float32 into integers.
 
-    Returns even and odd channels (16, WIDTH / 2) int8, the sum of a row's 254 h + l, and what one of those is worth.
+    Returns even and odd channels (2 ROWS, WIDTH / 2) int8, the sum of a row's 254 h + l, and what one is worth.
     """
     largest = tl.max(tl.abs(y), 1)
     largest = tl.where(largest == 0.0, 1.0, largest)
-    even, odd = tl.split(tl.reshape(y * (1.0 / largest * LEVELS_OF_CODE)[:, None], [LANES, WIDTH // 2, 2]))
+    even, odd = tl.split(tl.reshape(y * (1.0 / largest * LEVELS_OF_CODE)[:, None], [ROWS, WIDTH // 2, 2]))
     high, low, even_sum = quantized(even)
-    even = stacked_by_words(high, low, WIDTH // 2)
+    even = stacked_by_words(high, low, ROWS, WIDTH // 2)
     high, low, odd_sum = quantized(odd)
-    odd = stacked_by_words(high, low, WIDTH // 2)
+    odd = stacked_by_words(high, low, ROWS, WIDTH // 2)
     return even, odd, tl.sum(even_sum + odd_sum, 1), largest * (1.0 / (LEVELS_OF_CODE * FINER))
 
 
 @triton.jit
-def of_subset(SUBSETS: tl.constexpr):
-    """Return which subset of a tile's keys each row takes: (8, SUBSETS), true once a row."""
-    return (tl.arange(0, LANES) // (LANES // SUBSETS))[:, None] == tl.arange(0, SUBSETS)[None, :]
+def of_subset(ROWS: tl.constexpr, SUBSETS: tl.constexpr):
+    """Return which subset of a tile's keys each row takes: (ROWS, SUBSETS), true once a row."""
+    return (tl.arange(0, ROWS) // (ROWS // SUBSETS))[:, None] == tl.arange(0, SUBSETS)[None, :]
 
 
 @triton.jit
-def own(product, SUBSETS: tl.constexpr, TILE: tl.constexpr):
-    """Return what a row of (8, TILE) int32 has of its subset's keys, (8, TILE / SUBSETS); no value changes threads."""
-    parts = tl.reshape(product, [LANES, SUBSETS, TILE // SUBSETS])
-    return tl.sum(tl.where(of_subset(SUBSETS)[:, :, None], parts, 0), 1)
+def own(product, ROWS: tl.constexpr, SUBSETS: tl.constexpr, TILE: tl.constexpr):
+    """Return what a row of (ROWS, TILE) int32 has of its subset's keys, (ROWS, TILE / SUBSETS), in its thread."""
+    parts = tl.reshape(product, [ROWS, SUBSETS, TILE // SUBSETS])
+    return tl.sum(tl.where(of_subset(ROWS, SUBSETS)[:, :, None], parts, 0), 1)
 
 
 @triton.jit
-def own_scales(x, SUBSETS: tl.constexpr, TILE: tl.constexpr):
-    """Spread (TILE,) over rows, each of which gets its subset's: (8, TILE / SUBSETS)."""
+def own_scales(x, ROWS: tl.constexpr, SUBSETS: tl.constexpr, TILE: tl.constexpr):
+    """Spread (TILE,) over rows, each of which gets its subset's: (ROWS, TILE / SUBSETS)."""
     parts = tl.reshape(x, [SUBSETS, 1, TILE // SUBSETS])
-    spread = tl.broadcast_to(parts, [SUBSETS, LANES // SUBSETS, TILE // SUBSETS])
-    return tl.reshape(spread, [LANES, TILE // SUBSETS])
+    spread = tl.broadcast_to(parts, [SUBSETS, ROWS // SUBSETS, TILE // SUBSETS])
+    return tl.reshape(spread, [ROWS, TILE // SUBSETS])
 
 
 @triton.jit
-def among_all(x, SUBSETS: tl.constexpr, TILE: tl.constexpr):
-    """Put a row's own (8, TILE / SUBSETS) int8 among zeros: (8, TILE)."""
-    shape: tl.constexpr = [LANES, SUBSETS, TILE // SUBSETS]
+def among_all(x, ROWS: tl.constexpr, SUBSETS: tl.constexpr, TILE: tl.constexpr):
+    """Put a row's own (ROWS, TILE / SUBSETS) int8 among zeros: (ROWS, TILE)."""
+    shape: tl.constexpr = [ROWS, SUBSETS, TILE // SUBSETS]
     spread = tl.broadcast_to(x[:, None, :], shape)
-    mask = tl.broadcast_to(tl.where(of_subset(SUBSETS), -1, 0).to(tl.int8)[:, :, None], shape)
+    mask = tl.broadcast_to(tl.where(of_subset(ROWS, SUBSETS), -1, 0).to(tl.int8)[:, :, None], shape)
     if PACKED:
         kept = tl.inline_asm_elementwise(
             "and.b32 $0, $1, $2;", "=r,r,r", [spread, mask], dtype=tl.int8, is_pure=True, pack=4
         )
     else:
         kept = spread & mask
-    return tl.reshape(kept, [LANES, TILE])
+    return tl.reshape(kept, [ROWS, TILE])
 
 
 @triton.jit
-def of_each_key(SUBSETS: tl.constexpr, TILE: tl.constexpr):
-    """Return which keys of a tile are of a row's subset, (8, TILE)."""
-    shape: tl.constexpr = [LANES, SUBSETS, TILE // SUBSETS]
-    return tl.reshape(tl.broadcast_to(of_subset(SUBSETS)[:, :, None], shape), [LANES, TILE])
+def of_each_key(ROWS: tl.constexpr, SUBSETS: tl.constexpr, TILE: tl.constexpr):
+    """Return which keys of a tile are of a row's subset, (ROWS, TILE)."""
+    shape: tl.constexpr = [ROWS, SUBSETS, TILE // SUBSETS]
+    return tl.reshape(tl.broadcast_to(of_subset(ROWS, SUBSETS)[:, :, None], shape), [ROWS, TILE])

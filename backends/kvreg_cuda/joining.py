@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 
 from kvreg.runtime.launchers import AttendCall
-from kvreg_cuda.int4_operands import LANES
 from kvreg_cuda.launching import Programs, overlaps, shareable, wait_for_the_launch_before
 from kvreg_cuda.shares import parts_of
 from kvreg_triton.attend_int4 import unrotated
@@ -98,14 +97,28 @@ def join_shares(
     )  # fmt: skip
 
 
-def subsets(call: AttendCall) -> int:
+WIDE = {"rows": 16, "tile": 32, "num_stages": 5}
+"""What serves more than 8 query rows of a sequence at once: every key is read and unpacked once for 16."""
+
+
+def fitting(call: AttendCall, config: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the launch parameters for a call, which several query tokens a sequence may ask for other rows of."""
+    rows, n_seqs = call.q.shape[0], call.cu_q.shape[0] - 1
+    group = call.q.shape[1] // call.cache.kv_heads
+    if rows <= n_seqs or triton.cdiv(rows, n_seqs) * group <= config["rows"]:
+        return config
+    # A bound on registers that 8 rows keep makes 16 spill.
+    return {name: value for name, value in config.items() if name != "maxnreg"} | WIDE
+
+
+def subsets(call: AttendCall, rows_of: int) -> int:
     """Return into how many subsets the rows of a group that leaves some free cut a tile's keys.
 
     Several query tokens of a sequence fill the rows themselves.
     """
     rows, n_seqs = call.q.shape[0], call.cu_q.shape[0] - 1
     group = call.q.shape[1] // call.cache.kv_heads
-    return int(LANES.value) // triton.next_power_of_2(group) if rows <= n_seqs else 1
+    return max(1, rows_of // triton.next_power_of_2(group)) if rows <= n_seqs else 1
 
 
 class Joined(Decode):
@@ -129,11 +142,12 @@ class Joined(Decode):
 
     def __call__(self, call: AttendCall, config: Mapping[str, int]) -> None:
         """Launch; see kvreg.runtime.launchers.AttendLauncher."""
+        config = fitting(call, config)
         plan = call.split
         if plan.shares and shareable(call):
             self._share(call, config)
             return
-        self.launch(call, {**config, "SUBSETS": subsets(call)})
+        self.launch(call, {**config, "SUBSETS": subsets(call, config["rows"])})
         if plan.splits == 1:
             return
         few = plan.chunk > 0 or plan.splits <= FEW_SPLITS
@@ -142,7 +156,9 @@ class Joined(Decode):
     def _share(self, call: AttendCall, config: Mapping[str, int]) -> None:
         rows, n_seqs, programs = call.q.shape[0], call.cu_q.shape[0] - 1, call.split.shares
         many = {"MANY": max(16, triton.next_power_of_2(n_seqs))}
-        Decode(Programs(self.attend_share, programs), None).launch(call, {**config, "SUBSETS": subsets(call), **many})
+        Decode(Programs(self.attend_share, programs), None).launch(
+            call, {**config, "SUBSETS": subsets(call, config["rows"]), **many}
+        )
         lengths = (call.cu_q, call.seq_lens, rows, n_seqs, programs)
         self._join(join_shares, call, lengths, {"AT_ONCE": 16, "TILE": config["tile"], "num_warps": 1, **many})
 

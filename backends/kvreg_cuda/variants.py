@@ -14,7 +14,7 @@ from kvreg_triton.configs import padded
 from kvreg_triton.variants import FEATURES
 
 ROWS = 8
-"""Query rows of a program, which half of a matrix instruction holds; kvreg_cuda.decode_int4.LANES."""
+"""Query rows of a program of int4 decode, which half of a matrix instruction holds; wider groups take PAIRED_ROWS."""
 LEAST_WRITE_VALUES = 256
 """Values of a write's program, so that they fill a matrix instruction of 16 lines; kvreg_cuda.write_int4."""
 PAIRED_ROWS = 16
@@ -26,11 +26,14 @@ _EIGHT_BIT = {Mode.FP8_PER_TENSOR: "fp8t", Mode.INT8_PER_TOKEN_HEAD: "int8", Mod
 def _config(device: Device, request: Request) -> Mapping[str, int]:
     """One warp, so that row reductions stay in registers; the best of small grids on H200s (docs/int4-decode.md).
 
-    Small tiles in few registers: 12 programs a unit find room, and two tiles are in flight in each. A group of 1, whose
-    eight subsets need tiles of 64, is faster with one in flight.
+    Small tiles in few registers: 12 programs a unit find room, and two tiles are in flight in each. A group of 1,
+    whose eight subsets need tiles of 64, is faster with one in flight.
     """
     width = padded(request.head_size)
     config = {"rows": ROWS, "tile": 64, "num_warps": 1, "num_stages": 5, "programs_per_unit": 8, "chunk": 512}
+    if request.group > ROWS:
+        warps = 1 if width <= 128 else 2 if width <= 256 else 8
+        return config | {"rows": PAIRED_ROWS, "tile": 32, "num_warps": warps}
     if width <= 64:
         return config | {"maxnreg": 144}
     if width <= 128:
@@ -98,7 +101,7 @@ def _int4_write() -> Variant:
 def _int4_decode() -> Variant:
     """Return decode on integer matrix units, which came with sm_80.
 
-    Where the query tokens of a sequence do not fit 8 rows, each block of rows reads the cache, all but one from L2.
+    Where the query tokens of a sequence do not fit 16 rows, each block of rows reads the cache, all but one from L2.
     """
     return Variant(
         id=VariantId("cuda-int4-decode", 1),
@@ -119,7 +122,7 @@ def _int4_decode() -> Variant:
         default_config=_config,
         constraints=Constraints(
             features=FEATURES,
-            group_max=ROWS,
+            group_max=PAIRED_ROWS,
             min_capability=(8, 0),
         ),
         needs_card=True,

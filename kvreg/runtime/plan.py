@@ -99,7 +99,7 @@ def plan(
 def part_length(room: int, started: float, programs: int, unit: int) -> int:
     """Return the tokens of a split for a batch of unlike lengths, a multiple of `unit`; 0 where nothing is split.
 
-    `room`: n_seqs * max_context * kv_heads; `programs` fill the device, and the start of one takes as long as `started`
+    `room`: n_seqs * max_context * kv_heads; `programs` fill the device, the start of one takes as long as `started`
     tokens. The last program to begin ends about half a part late, and each part of the room costs its start, whether a
     sequence is that long or not. In tokens that is part / 2 + started * room / programs / part, least at the root of
     twice the second factor.

@@ -187,6 +187,9 @@ SPOTS = (
     Spot(group=71, contexts=(*SHORT_CONTEXTS, 1024)),
 )
 """fp16; the largest page of the hybrid models that is no power of two; the widest groups of models in use."""
+OWN_SPOTS = (Spot(group=2), Spot(group=12), Spot(group=16))
+"""Groups that only variants of one platform take another way than those of GROUPS: kvreg_cuda.decode_int4 has subsets
+of keys for every power of two up to 4, and other rows above 8."""
 SPOT_HEADS = (96, 256)
 """A padded width and a whole one: dtype, page and group meet the head size nowhere but in the padding."""
 
@@ -265,7 +268,8 @@ def _of_variant(variant: Variant, head_size: int, profile: Profile) -> Iterator[
                 yield from (cell(kind, group, layout) for layout in layouts if usual or layout == layouts[0])
     if not layouts:
         return
-    for spot in profile.spots if head_size in SPOT_HEADS else ():
+    own = OWN_SPOTS if profile.spots and variant.needs_card else ()
+    for spot in (*profile.spots, *own) if head_size in SPOT_HEADS else ():
         if spot.dtype not in limits.dtypes or spot.group > limits.group_max:
             continue
         if not limits.page_min <= spot.page <= limits.page_max:

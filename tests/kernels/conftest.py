@@ -57,17 +57,19 @@ def attention() -> Callable[..., Any]:
         *,
         splits: int = 1,
         chunk: int = 0,
+        shares: int = 0,
         own: Variant | None = None,
         **config: int,
     ) -> Any:
         variant = own or VARIANTS[mode, op]
         tokens, q_heads, width = batch.q.shape
-        parts = (tokens, q_heads, splits)
+        places = (max(tokens * splits, tokens + shares), q_heads)
         split = SplitPlan(
             splits,
             chunk,
-            torch.full((*parts, width), float("nan")) if splits > 1 else None,
-            torch.full((*parts, 2), float("nan")) if splits > 1 else None,
+            torch.full((*places, width), float("nan")) if splits > 1 else None,
+            torch.full((*places, 2), float("nan")) if splits > 1 else None,
+            shares,
         )
 
         def call(out: torch.Tensor, lse: torch.Tensor | None) -> None:

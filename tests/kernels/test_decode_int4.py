@@ -46,8 +46,10 @@ def judged(call_of, store):
     return run
 
 
-@pytest.mark.parametrize(("head_size", "group"), [(32, 8), (40, 3), (64, 7), (96, 1), (128, 4), (256, 8), (512, 2)])
-def test_every_width_and_group_up_to_eight_is_right_for_normal_and_hard_inputs(head_size, group, judged):
+@pytest.mark.parametrize(
+    ("head_size", "group"), [(32, 8), (40, 3), (64, 7), (96, 1), (128, 4), (256, 8), (512, 2), (72, 12)]
+)
+def test_every_width_and_group_is_right_for_normal_and_hard_inputs(head_size, group, judged):
     contexts = (1, 17, 300) if head_size <= 128 else (1, 17)
     judged(batch_of("decode", head_size=head_size, group=group, kv_heads=1, contexts=contexts))
 
@@ -70,6 +72,16 @@ def test_every_cut_of_the_context_is_right(splits, chunk, tile, layout, judged):
 def test_features_are_right(features, judged):
     batch = batch_of("mixed", head_size=64, kv_heads=1, contexts=(17, 200), inputs=("normal",), features=features)
     judged(batch, splits=2)
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_a_group_that_shares_rows_among_subsets_of_keys_obeys_what_masks_them(group, judged):
+    features = ("softcap", "sinks", "alibi", "window")
+    judged(batch_of("decode", head_size=64, group=group, contexts=(3, 150), inputs=("normal",), features=features))
+
+
+def test_drafts_that_fill_sixteen_rows_are_right(judged):
+    judged(batch_of("mixed", head_size=64, group=8, kv_heads=1, contexts=(40, 100), inputs=("normal",)), splits=2)
 
 
 def test_weights_below_half_a_step_of_their_tiles_largest_cost_what_the_step_says(judged):
@@ -133,6 +145,6 @@ def test_rows_behind_the_last_sequence_become_zeros_whatever_stands_before_them(
 
 def test_it_is_offered_for_decode_of_narrow_groups_with_every_feature():
     assert VARIANT.op is Op.DECODE
-    assert VARIANT.constraints.group_max == 8
+    assert VARIANT.constraints.group_max == 16
     assert VARIANT.constraints.features == FEATURES
     assert set(INPUTS) >= {"normal", "one_sided"}
