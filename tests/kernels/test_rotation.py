@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from kvreg.oracle import rotate
+from kvreg_cuda.unit_rotation import lines, load_lines, rotated
 from kvreg_triton.rotation import hadamard, signs
 
 
@@ -20,6 +21,18 @@ def rotate_rows(
     inside = (channel < HEAD)[None, :]
     rows = tl.load(x + at, mask=inside, other=0.0)
     tl.store(y + at, hadamard(rows * signs(WIDTH, BLOCK)[None, :], ROWS, WIDTH, BLOCK, LEVELS), mask=inside)
+
+
+@triton.jit
+def rotate_rows_on_units(
+    x, y, ROWS: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr
+):
+    """The last row is not asked for."""
+    channel = tl.arange(0, WIDTH)
+    line = lines(ROWS, WIDTH)
+    rows = load_lines(x + line * HEAD, line < ROWS - 1, HEAD, ROWS, WIDTH)
+    at = tl.arange(0, ROWS)[:, None] * HEAD + channel[None, :]
+    tl.store(y + at, rotated(rows, ROWS, WIDTH, BLOCK, LEVELS), mask=(channel < HEAD)[None, :])
 
 
 @triton.jit
@@ -37,6 +50,19 @@ def test_every_head_size_is_rotated_within_1e_5_of_fp64(head_size):
 
     reference = rotate(x.double(), head_size)
     assert ((y - reference).norm(dim=1) / reference.norm(dim=1)).max() < 1e-5
+
+
+@pytest.mark.parametrize("head_size", range(32, 513, 24))
+def test_a_rotation_that_begins_on_matrix_units_is_as_exact(head_size):
+    x = torch.randn(8, head_size, generator=torch.Generator().manual_seed(head_size))
+    y = torch.full_like(x, float("nan"))
+    block = head_size & -head_size
+
+    rotate_rows_on_units[(1,)](x, y, 8, head_size, triton.next_power_of_2(head_size), block, block.bit_length() - 1)
+
+    reference = rotate(x[:-1].double(), head_size)
+    assert ((y[:-1] - reference).norm(dim=1) / reference.norm(dim=1)).max() < 1e-5
+    assert (y[-1] == 0).all()
 
 
 def test_the_first_128_signs_are_the_published_ones():
