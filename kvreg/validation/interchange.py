@@ -16,7 +16,7 @@ from kvreg.bench.vllm_kernels import Peer, PeerCall, load
 from kvreg.core.devices import Device
 from kvreg.core.layouts import INLINE
 from kvreg.core.modes import Mode
-from kvreg.core.requests import Request
+from kvreg.core.requests import Op, Request
 from kvreg.core.selections import Selection
 from kvreg.gate import check_attention, reference_of
 from kvreg.gate.attention import row_errors
@@ -47,8 +47,9 @@ def exchange(
     inputs: tuple[str, ...] = ("normal", "channel30"),
     seeds: int = 3,
     family: str = "triton",
+    variant: str | None = None,
 ) -> dict[str, Any]:
-    """Let each side read the other's inline cache of one decode batch, and compare.
+    """Let each side read the other's inline cache of one decode batch, and compare. `variant`: kvreg's writer.
 
     Returns e (worst over the batch, against the oracle over the same bytes) of each reader on each writer's cache, the
     distance of the two readers on one cache, and how many codes, scales and zero points the writers agree in. `ok`
@@ -69,12 +70,14 @@ def exchange(
         device=place,
         padding=0,
     )
-    selection = _selection(on, batch, family)
+    selection = _selection(on, batch, family, variant)
     theirs, ours = batch.cache(MODE), batch.cache(MODE)
     kernels.write(theirs, batch.k, batch.v, batch.slots)
     write(KVCache.from_buffer(selection, ours.storage), batch.k, batch.v, batch.slots)
 
-    found: dict[str, Any] = {"head_size": head_size, "group": group, "sequences": len(batch.contexts)}
+    writer = selection.results[0].ops[Op.WRITE].variant
+    found: dict[str, Any] = {"variant": writer, "head_size": head_size, "group": group}
+    found["sequences"] = len(batch.contexts)
     failures: list[str] = []
     for writer, cache in (("vllm", theirs), ("kvreg", ours)):
         reference = reference_of(batch, cache)
@@ -94,7 +97,7 @@ def exchange(
     return {**found, **agreement, "ok": not failures, "failures": failures}
 
 
-def _selection(device: Device, batch: Batch, family: str) -> Selection:
+def _selection(device: Device, batch: Batch, family: str, variant: str | None) -> Selection:
     request = Request(
         device=device.key,
         mode=MODE,
@@ -108,7 +111,7 @@ def _selection(device: Device, batch: Batch, family: str) -> Selection:
         layout=batch.layout,
     )
     offered = [each for each in calls.variants_of(device.platform) if each.family == family]
-    return selection_of(request, device, offered)
+    return selection_of(request, device, offered, variant)
 
 
 def _theirs(kernels: Peer, batch: Batch, cache: CacheBytes) -> torch.Tensor:

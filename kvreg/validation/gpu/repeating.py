@@ -17,16 +17,18 @@ REPEATS = 200
 
 def determinism(rig: Rig) -> tuple[str, str]:
     """Repeat int4 writes beside other work, and vLLM's where its files are given."""
-    of = rig.write_variant()
+    variants = rig.write_variants()
     writes = ((20, 2, 96),) if rig.options.smoke else WRITES
-    common = {"variant": str(of.id), **rig.where(), "repeats": 5 if rig.options.smoke else REPEATS}
+    common = {**rig.where(), "repeats": 5 if rig.options.smoke else REPEATS}
     tasks = []
     for tokens, heads, size in writes:
         shape = {"tokens": tokens, "kv_heads": heads, "head_size": size}
-        tasks += [{**common, **shape, "layout": layout} for layout in known(of.mode)]
+        for of in variants:
+            own = {"variant": str(of.id), **common, **shape}
+            tasks += [{**own, "layout": layout} for layout in known(of.mode)]
         if rig.peer():
-            tasks.append({**common, **shape, "peer": rig.peer()})
-    found, missing = rig.tasks("determinism", "kvreg.validation.determinism:repeat_writes", tasks, of)
+            tasks.append({"variant": str(variants[0].id), **common, **shape, "peer": rig.peer()})
+    found, missing = rig.tasks("determinism", "kvreg.validation.determinism:repeat_writes", tasks, variants[0])
     ours = [each for each in found if each["variant"] != "vllm"]
     counts = [
         f"{each['variant']} {each['tokens']} tokens {each['layout']}: {each['differing']} of {each['repeats']}"
@@ -44,10 +46,12 @@ def interchange(rig: Rig) -> tuple[str, str]:
     heads, groups = ((64,), (4,)) if rig.options.smoke else (EXCHANGE_HEADS, EXCHANGE_GROUPS)
     small: dict[str, Any] = {"contexts": [1, 17], "inputs": ["normal"], "seeds": 1} if rig.options.smoke else {}
     tasks = [
-        {"peer": rig.peer(), **rig.where(), "head_size": size, "group": group, **small}
+        {"peer": rig.peer(), **rig.where(), "variant": str(of.id), "head_size": size, "group": group, **small}
+        for of in rig.write_variants()
         for size in heads
         for group in groups
     ]
-    found, missing = rig.tasks("interchange", "kvreg.validation.interchange:exchange", tasks, rig.write_variant())
+    first, *_ = rig.write_variants()
+    found, missing = rig.tasks("interchange", "kvreg.validation.interchange:exchange", tasks, first)
     bad = [failure for each in found for failure in each["failures"]]
     return (FAILED if bad or missing else OK), "; ".join([f"{len(found)} exchanged", *bad[:4], *missing])

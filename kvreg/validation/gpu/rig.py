@@ -104,10 +104,18 @@ class Rig:
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """Run tasks one by one, each in the journal; returns results and what has none.
 
-        A known result counts while the kernel of `of`, the device and the versions are the same.
+        A known result counts while the kernel of the task's `variant`, else of `of`, the device and the versions are
+        the same.
         """
         keys = [
-            key_of({"stage": name, **each, "peer": bool(each.get("peer")), **self.run.identity(str(of.id))})
+            key_of(
+                {
+                    "stage": name,
+                    **each,
+                    "peer": bool(each.get("peer")),
+                    **self.run.identity(each.get("variant", str(of.id))),
+                }
+            )
             for each in arguments
         ]
         open_ones = [i for i, key in enumerate(keys) if (self.journal.get(key) or {}).get("status") != "ok"]
@@ -136,6 +144,6 @@ class Rig:
         """Return the arguments that say which device a task is for."""
         return {"device": self.machine.device.key, "place": self.machine.place}
 
-    def write_variant(self) -> Variant:
-        """Return the variant that writes int4."""
-        return next(v for v in self.variants if v.op is Op.WRITE and v.mode is Mode.INT4_PER_TOKEN_HEAD)
+    def write_variants(self) -> list[Variant]:
+        """Return the variants that write int4, the portable one first."""
+        return [v for v in self.variants if v.op is Op.WRITE and v.mode is Mode.INT4_PER_TOKEN_HEAD]

@@ -36,7 +36,7 @@ class LineUp:
     place: Place
     mode: Mode
     decode: str
-    """Id of the decode variant; write and prefill are the first that fit."""
+    """Id of the decode variant; write and prefill are the first that fit, of its package where that has one."""
     features: tuple[str, ...] = ("causal",)
 
     @property
@@ -48,8 +48,13 @@ class LineUp:
         """Return the selection with these variants."""
         request = _request(self.place, self.mode, layout, max(self.contexts), self.features)
         fit = fitting(request, self.place)
-        winners = {op: variants[0] for op, variants in fit.items()}
-        winners[Op.DECODE] = next(each for each in fit[Op.DECODE] if str(each.id) == self.decode)
+        decode = next(each for each in fit[Op.DECODE] if str(each.id) == self.decode)
+        package = decode.launcher.partition(".")[0]
+        winners = {
+            op: next((each for each in variants if each.launcher.startswith(f"{package}.")), variants[0])
+            for op, variants in fit.items()
+        }
+        winners[Op.DECODE] = decode
         return select_from(winners, request, self.place.resolution)
 
     def cache(self, pages: int, layout: str = "planar.1") -> KVCache:
