@@ -173,7 +173,7 @@ def halves(y, factor, offset):
         )  # fmt: skip
         return toward_zero.to(tl.int32, bitcast=True)
     exact = y.to(tl.float64) * factor.to(tl.float64) + offset.to(tl.float64)
-    return tl.floor(tl.where(exact == exact, exact, 0.0) * 2.0).to(tl.int32)
+    return tl.floor(tl.where(exact == exact, exact, 31.5) * 2.0).to(tl.int32)  # of NaN the card has every bit
 
 
 @triton.jit
