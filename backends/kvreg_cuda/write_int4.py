@@ -38,6 +38,8 @@ RUN = tl.constexpr(4)
 """Tokens whose bytes of V make a word."""
 SIXTEEN = tl.constexpr(16)
 """Tokens that lie in one page where their slots are an aligned group; pages are multiples of it."""
+ODD_BITS = tl.constexpr(0x6996)
+"""Bit n says whether n, of 0 to 15, has an odd number of bits."""
 HALVES = tl.constexpr(4194304.0)
 """2**22: a float32 from here to twice this counts halves in its mantissa."""
 WITHIN = tl.constexpr(1.0 - 2.0**-20)
@@ -96,10 +98,8 @@ def hadamard_16(BLOCK: tl.constexpr, BY_ROWS: tl.constexpr):
     i = i[:, None]
     j = tl.arange(0, SIDE)[None, :]
     inside: tl.constexpr = 15 if BLOCK >= 32 else 11 if BLOCK == 16 else 9
-    both = i & j & inside
-    both = both ^ (both >> 2)
-    odd = (both ^ (both >> 1)) & 1
-    return tl.where(((i ^ j) & ~inside) == 0, 1.0 - 2.0 * odd.to(tl.float32), 0.0)
+    odd = (ODD_BITS >> (i & j & inside)) & 1
+    return tl.where(((i ^ j) & ~inside) == 0, tl.where(odd == 0, 1.0, -1.0), 0.0)
 
 
 @triton.jit
@@ -118,22 +118,27 @@ def rotated(
     The first axis is the channel bits from c5 up and, lowest, c2; the last one is the rows of `hadamard_16`.
     """
     SPANS: tl.constexpr = WIDTH // SPAN
-    x = tl.reshape(turned(x, ROWS, WIDTH, BLOCK), [SPANS, ROWS, 4, 2, 2, 2])
-    # Permuted in all its axes at once: of a matrix the compiler would make the transpose in shared memory.
-    if BY_ROWS:
-        x = tl.reshape(tl.permute(x, (0, 3, 1, 4, 2, 5)), [SPANS * 2 * ROWS, SIDE])
-    else:
-        x = tl.reshape(tl.permute(x, (4, 2, 5, 0, 3, 1)), [SIDE, SPANS * 2 * ROWS])
     h = hadamard_16(BLOCK, BY_ROWS)
+    x = turned(x, ROWS, WIDTH, BLOCK)
     if ON_CARD:
         h = h.to(x.dtype)
     else:
         x = x.to(tl.float32)
+    x = tl.reshape(x, [SPANS, ROWS, 4, 2, 2, 2])
+    # Permuted in all its axes at once: of a matrix the compiler would make the transpose in shared memory.
     if BY_ROWS:
-        y = tl.dot(x, h, input_precision="ieee")
+        a, b = tl.split(tl.permute(x, (0, 1, 4, 2, 5, 3)))
+        a, b = tl.reshape(a, [SPANS * ROWS, SIDE]), tl.reshape(b, [SPANS * ROWS, SIDE])
+        y = tl.dot(a, h, input_precision="ieee")
+        sums = tl.dot(b, h, y, input_precision="ieee")
+        differences = tl.dot(b, -h, y, input_precision="ieee")
     else:
-        y = tl.trans(tl.dot(h, x, input_precision="ieee"))
-    y = level(y, SPANS, ROWS * SIDE)
+        a, b = tl.split(tl.permute(x, (4, 2, 5, 0, 1, 3)))
+        a, b = tl.reshape(a, [SIDE, SPANS * ROWS]), tl.reshape(b, [SIDE, SPANS * ROWS])
+        y = tl.dot(h, a, input_precision="ieee")
+        sums = tl.trans(tl.dot(h, b, y, input_precision="ieee"))
+        differences = tl.trans(tl.dot(-h, b, y, input_precision="ieee"))
+    y = tl.permute(tl.reshape(tl.join(sums, differences), [SPANS, ROWS * SIDE, 2]), (0, 2, 1))
     for j in tl.static_range(LEVELS - 5):
         y = level(y, SPANS // 2 >> j, (2 << j) * ROWS * SIDE)
     return tl.reshape(y, [SPANS * 2, ROWS, SIDE])
