@@ -79,7 +79,16 @@ def turned(x, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     if BLOCK == 8:
         word = (word & 0x000F000F) * 0x1111
     channel = tl.arange(0, SPAN)
-    minus = (word[:, None] << (15 - channel // 2)[None, :].to(tl.uint32)) & 0x80008000
+    by = (15 - channel // 2)[None, :].to(tl.uint32)
+    if ON_CARD:
+        # As PTX the shift stays one of 32 bits for two channels; LLVM would make two of 16 bits.
+        word, by = tl.broadcast(word[:, None], by)
+        minus = tl.inline_asm_elementwise(
+            "shl.b32 $0, $1, $2;", "=r,r,r", [word, by], dtype=tl.uint32, is_pure=True, pack=1
+        )
+    else:
+        minus = word[:, None] << by
+    minus = minus & 0x80008000
     minus = tl.where((channel % 2 == 0)[None, :], minus, minus >> 16)
     if ON_CARD:
         return (x.to(tl.uint16, bitcast=True) ^ minus.to(tl.uint16)).to(x.dtype, bitcast=True)
