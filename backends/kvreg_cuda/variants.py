@@ -15,8 +15,8 @@ from kvreg_triton.variants import FEATURES
 
 ROWS = 8
 """Query rows of a program of int4 decode, which half of a matrix instruction holds; wider groups take PAIRED_ROWS."""
-LEAST_WRITE_VALUES = 256
-"""Values of a write's program, so that they fill a matrix instruction of 16 lines; kvreg_cuda.write_int4."""
+LEAST_WRITE_VALUES = 512
+"""Values of a write's program: two products of 16 lines; kvreg_cuda.write_int4."""
 PAIRED_ROWS = 16
 """Query rows of a matrix instruction; wider groups would spill their accumulators and take the portable kernel."""
 

@@ -8,8 +8,8 @@ odd) upwards. A matrix instruction spreads a product over 8 lines of 4 threads, 
 
 which is how loads of 16 bytes a thread leave a row, so that between load and store no value changes threads:
 
-    rotation    c0 c1 c3 c4 in one product with H of 16, exact (kvreg_cuda.unit_rotation says why); every other level
-                adds and subtracts values of a thread
+    rotation    c0 c1 c3 c4 in a product with H of 16, exact (kvreg_cuda.unit_rotation says why); c2 in what a second
+                product adds to it or takes from it; every other level adds and subtracts values of a thread
     range       a thread's values first, then those of four threads, or of eight
     by rows     (product x H) a thread has 8 neighbouring channels of a row: words of 4 bytes
     by tokens   (product H x) a thread has a byte of 4 neighbouring tokens: words for V that lies in `planar.2`
@@ -42,6 +42,7 @@ ODD_BITS = tl.constexpr(0x6996)
 """Bit n says whether n, of 0 to 15, has an odd number of bits."""
 HALVES = tl.constexpr(4194304.0)
 """2**22: a float32 from here to twice this counts halves in its mantissa."""
+HALVES_BITS = tl.constexpr(0x4A800000)
 WITHIN = tl.constexpr(1.0 - 2.0**-20)
 """Brings 15 and a half, off by the roundings of a scale and its reciprocal (5 units of 2**-23), below that again."""
 
@@ -125,6 +126,7 @@ def rotated(
     """Return H (D x) of x (WIDTH / 32 * ROWS, 32) as (WIDTH / 16, ROWS, 16) float32.
 
     The first axis is the channel bits from c5 up and, lowest, c2; the last one is the rows of `hadamard_16`.
+    With a and b the channels whose c2 is 0 and 1, that of c2 is H a + H b and H a - H b.
     """
     SPANS: tl.constexpr = WIDTH // SPAN
     h = hadamard_16(BLOCK, BY_ROWS)
@@ -187,7 +189,8 @@ def halves(y, factor, offset):
         )  # fmt: skip
         return toward_zero.to(tl.int32, bitcast=True)
     exact = y.to(tl.float64) * factor.to(tl.float64) + offset.to(tl.float64)
-    return tl.floor(tl.where(exact == exact, exact, 31.5) * 2.0).to(tl.int32)  # of NaN the card has every bit
+    counted = tl.floor(tl.where(exact == exact, exact, 31.5) * 2.0)  # of NaN the card has every bit
+    return counted.to(tl.int32) + HALVES_BITS
 
 
 @triton.jit
@@ -357,9 +360,9 @@ def write(
 ):  # fmt: skip
     """ROWS tokens of one KV head, K (last grid axis 0) or V (1). Grid (ceil(n_rows / ROWS), kv_heads, 2).
 
-    Takes the arguments of kvreg_triton.write_int4.write. A product has at least 16 lines: ROWS * WIDTH >= 256.
+    Takes the arguments of kvreg_triton.write_int4.write. A product has at least 16 lines, see the assertion.
     """
-    tl.static_assert(ROWS * WIDTH >= SIDE * SIDE)
+    tl.static_assert(ROWS * WIDTH >= SIDE * SPAN)
     head = tl.program_id(1)
     k_in += head * k_in_head
     v_in += head * v_in_head
