@@ -17,9 +17,12 @@ Longer than other modules: a kernel family stays in one file, so that a change s
 import triton
 import triton.language as tl
 
+from kvreg_cuda.joining_rows import STARTED, JoinedRows
+from kvreg_cuda.launching import let_dependents_start
 from kvreg_cuda.paging import place_of
-from kvreg_triton.attend_rows import load_query, reduce, row_scales
-from kvreg_triton.launch import INTERPRETED, Decode
+from kvreg_cuda.shares import row_at, units_of, units_of_start
+from kvreg_triton.attend_rows import load_query, row_scales
+from kvreg_triton.launch import INTERPRETED
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
 from kvreg_triton.paging import aligned, block_sequence, split_bounds
 from kvreg_triton.scales import EXPONENT, exponents
@@ -143,6 +146,97 @@ def attend_tile(
     return acc_even, acc_odd, new_top, total
 
 
+@triton.jit
+def attend_keys(
+    query, out, lse, partial_out, partial_lse, page_row, first_row, rows, group, kv_head,
+    begin, end, whole, whole_end, first, last, position, splits, split, leads,
+    has_lse, scale, out_row, out_head, softcap, sinks, slopes, range_row,
+    k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
+    k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head, tensor_scales,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr, SINGLE: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr,
+    SCALED: tl.constexpr, TENSOR_SCALED: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """Attend `rows` query tokens from `first_row`, whose q is `query`, to keys [begin, end); store what comes of it.
+
+    Tiles in [whole, whole_end) are seen by every row whole. Partial results go to (row * q_heads + head) * splits +
+    split of the workspace; `leads`: whether a sink is counted here.
+    """
+    lane = tl.arange(0, ROWS)
+    store_ok = lane < rows * group
+    row = (first_row + lane // group).to(tl.int64)
+    head = kv_head * group + lane % group
+    even, odd, unit = paired_query(query, ROWS, WIDTH, VALUES)
+    scale = unit * (scale * LOG2E)
+    if TENSOR_SCALED:
+        scale = scale * tl.load(tensor_scales)
+    softcap = softcap * LOG2E
+    slope = tl.zeros([ROWS], tl.float32)
+    if ALIBI:
+        slope = tl.load(slopes + head, mask=store_ok, other=0.0) * LOG2E
+    acc_even = tl.zeros([ROWS, WIDTH // 2], tl.float32)
+    acc_odd = tl.zeros([ROWS, WIDTH // 2], tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    top = tl.full([ROWS], -float("inf"), tl.float32)
+    CODES: tl.constexpr = k.dtype.element_ty
+    # Addresses and strides in pairs; the multiple of what was an argument is lost in the cast.
+    k = tl.multiple_of((k + kv_head * aligned(k_head, ALIGN)).to(tl.pointer_type(tl.int16)), ALIGN)
+    v = tl.multiple_of((v + kv_head * aligned(v_head, ALIGN)).to(tl.pointer_type(tl.int16)), ALIGN)
+    k_page = aligned(k_page, ALIGN) // 2
+    k_slot = aligned(k_slot, ALIGN) // 2
+    v_page = aligned(v_page, ALIGN) // 2
+    v_slot = aligned(v_slot, ALIGN) // 2
+    k_scale += kv_head * ks_head
+    v_scale += kv_head * vs_head
+    # The loops at the edges are short; pipelining them would only cost registers.
+    if WINDOW or RANGES > 0:
+        for start in tl.range(begin, tl.minimum(whole, end), TILE, num_stages=1):
+            acc_even, acc_odd, top, total = attend_tile(
+                even, odd, scale, acc_even, acc_odd, top, total, k, v, k_scale, v_scale, page_row, start, end,
+                k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
+                first, last, position, softcap, slope, range_row,
+                HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES, SCALED, CODES, VALUES,
+            )  # fmt: skip
+    for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
+        acc_even, acc_odd, top, total = attend_tile(
+            even, odd, scale, acc_even, acc_odd, top, total, k, v, k_scale, v_scale, page_row, start, end,
+            k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
+            first, last, position, softcap, slope, range_row,
+            HEAD, WIDTH // 2, TILE, PAGE, False, SOFTCAP, ALIBI, RANGES, SCALED, CODES, VALUES,
+        )  # fmt: skip
+    for start in tl.range(whole_end, end, TILE, num_stages=1):
+        acc_even, acc_odd, top, total = attend_tile(
+            even, odd, scale, acc_even, acc_odd, top, total, k, v, k_scale, v_scale, page_row, start, end,
+            k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
+            first, last, position, softcap, slope, range_row,
+            HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES, SCALED, CODES, VALUES,
+        )  # fmt: skip
+    acc = tl.reshape(tl.join(acc_even, acc_odd), [ROWS, WIDTH])
+    if TENSOR_SCALED:
+        acc *= tl.load(tensor_scales + 1)
+    if SINKS:
+        sink = tl.load(sinks + head, mask=store_ok, other=-float("inf")) * LOG2E
+        top, total, fade = with_sink(top, total, tl.where(leads & (lane >= 0), sink, -float("inf")))
+        acc *= fade[:, None]
+
+    channel = tl.arange(0, WIDTH)
+    q_heads = tl.num_programs(1) * group
+    if SINGLE:
+        share = tl.where(total > 0.0, total, 1.0)[:, None]
+        to = out + (row * out_row + head * out_head)[:, None] + channel[None, :]
+        tl.store(to, (acc / share).to(out.dtype.element_ty), mask=store_ok[:, None] & (channel < HEAD)[None, :])
+        if has_lse:
+            tl.store(lse + row * q_heads + head, (top + tl.log2(total)) / LOG2E, mask=store_ok)
+    else:
+        part = ((row * q_heads + head) * splits + split)[:, None]
+        # An empty split writes no rows, but for the first one, which may hold the sink.
+        inside = store_ok[:, None] & (channel < tl.where((begin < end) | leads, HEAD, 0))[None, :]
+        tl.store(partial_out + part * HEAD + channel[None, :], acc, mask=inside)
+        tl.store(partial_lse + part * 2, top[:, None], mask=store_ok[:, None])
+        tl.store(partial_lse + part * 2 + 1, total[:, None], mask=store_ok[:, None])
+
+
 @triton.jit(
     do_not_specialize=["tokens", "n_seqs", "group", "apart", "splits", "chunk", "has_lse", "table_row", "window"]
 )
@@ -175,11 +269,14 @@ def attend(
     block_index = (block - start_row // block_q - seq * apart) * block_q
     if block_index >= owned:
         return
+    let_dependents_start()
+    first_row = start_row + block_index
+    rows = tl.minimum(owned - block_index, block_q)
     lane = tl.arange(0, ROWS)
     index = block_index + lane // group
-    store_ok = (lane < block_q * group) & (index < owned)
+    store_ok = lane < rows * group
     mine = store_ok & (index < q_len)
-    row = (start_row + index).to(tl.int64)
+    row = (first_row + lane // group).to(tl.int64)
     head = kv_head * group + lane % group
 
     # Asked for before it is needed: it is on its way while the length and the pages are looked up.
@@ -193,78 +290,92 @@ def attend(
     all_end = tl.min(tl.where(store_ok, last, all_end), 0)
     if not SINGLE:
         begin, end = split_bounds(split, splits, chunk, begin, end, TILE)
+        if (split > 0) & (begin >= end):
+            # In a batch of unlike lengths most splits of a short sequence: gone before q is used.
+            gone = partial_lse + ((row * (tl.num_programs(1) * group) + head) * splits + split) * 2
+            tl.store(gone, tl.full([ROWS], -float("inf"), tl.float32), mask=store_ok)
+            tl.store(gone + 1, tl.zeros([ROWS], tl.float32), mask=store_ok)
+            return
     whole = begin + tl.cdiv(tl.maximum(all_begin - begin, 0), TILE) * TILE
     whole_end = whole + tl.maximum(tl.minimum(all_end, end) - whole, 0) // TILE * TILE
-
-    even, odd, unit = paired_query(query, ROWS, WIDTH, VALUES)
-    scale = unit * (scale * LOG2E)
-    if TENSOR_SCALED:
-        scale = scale * tl.load(tensor_scales)
-    softcap = softcap * LOG2E
-    slope = tl.zeros([ROWS], tl.float32)
-    if ALIBI:
-        slope = tl.load(slopes + head, mask=mine, other=0.0) * LOG2E
-    acc_even = tl.zeros([ROWS, WIDTH // 2], tl.float32)
-    acc_odd = tl.zeros([ROWS, WIDTH // 2], tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    top = tl.full([ROWS], -float("inf"), tl.float32)
-    CODES: tl.constexpr = k.dtype.element_ty
-    # Addresses and strides in pairs; the multiple of what was an argument is lost in the cast.
-    k = tl.multiple_of((k + kv_head * aligned(k_head, ALIGN)).to(tl.pointer_type(tl.int16)), ALIGN)
-    v = tl.multiple_of((v + kv_head * aligned(v_head, ALIGN)).to(tl.pointer_type(tl.int16)), ALIGN)
-    k_page = aligned(k_page, ALIGN) // 2
-    k_slot = aligned(k_slot, ALIGN) // 2
-    v_page = aligned(v_page, ALIGN) // 2
-    v_slot = aligned(v_slot, ALIGN) // 2
-    k_scale += kv_head * ks_head
-    v_scale += kv_head * vs_head
     page_row = page_table + seq.to(tl.int64) * table_row
-    # The loops at the edges are short; pipelining them would only cost registers.
-    if WINDOW or RANGES > 0:
-        for start in tl.range(begin, tl.minimum(whole, end), TILE, num_stages=1):
-            acc_even, acc_odd, top, total = attend_tile(
-                even, odd, scale, acc_even, acc_odd, top, total, k, v, k_scale, v_scale, page_row, start, end,
-                k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-                first, last, position, softcap, slope, range_row,
-                HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES, SCALED, CODES, VALUES,
+    attend_keys(
+        query, out, lse, partial_out, partial_lse, page_row, first_row, rows, group, kv_head,
+        begin, end, whole, whole_end, first, last, position, splits, split, split == 0,
+        has_lse, scale, out_row, out_head, softcap, sinks, slopes, range_row,
+        k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
+        k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head, tensor_scales,
+        HEAD, WIDTH, ROWS, TILE, PAGE, ALIGN, STAGES, SINGLE,
+        WINDOW, SOFTCAP, SINKS, ALIBI, RANGES, SCALED, TENSOR_SCALED, VALUES,
+    )  # fmt: skip
+
+
+@triton.jit(
+    do_not_specialize=["tokens", "n_seqs", "group", "apart", "splits", "chunk", "has_lse", "table_row", "window"]
+)
+def attend_share(
+    q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, apart, splits, chunk,
+    has_lse, scale,
+    q_row, q_head, out_row, out_head, table_row,
+    causal_flags, window, softcap, sinks, slopes, ranges,
+    k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
+    k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head, tensor_scales,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr, SINGLE: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    ALIBI: tl.constexpr, RANGES: tl.constexpr, SCALED: tl.constexpr, TENSOR_SCALED: tl.constexpr,
+    COMPUTE: tl.constexpr, VALUES: tl.constexpr, MANY: tl.constexpr,
+):  # fmt: skip
+    """An equal share of all keys of a batch with at most a row a sequence: part of a long context, or many short ones.
+
+    Takes the arguments of `attend`; no window, prefix ranges or sinks. Grid (programs, kv_heads). What share p finds
+    of row r stands in place p + r of the workspace (places, q_heads, ...): a share begins where the one before ends,
+    so that no two want one place.
+    """
+    tl.static_assert(not SINGLE and not WINDOW and not SINKS and RANGES == 0)
+    program = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    let_dependents_start()
+    units, _ = units_of(cu_q, seq_lens, tokens, n_seqs, TILE, MANY, STARTED)
+    share = tl.cdiv(tl.sum(units, 0), tl.num_programs(0))
+    at = program * share
+    until = tl.minimum(at + share, tl.sum(units, 0))
+    first_row, before = row_at(units, at, MANY)
+    last_row, _ = row_at(units, until - 1, MANY)
+    lane = tl.arange(0, ROWS)
+    mine = lane < group
+    head = kv_head * group + lane % group
+    for row in range(first_row, last_row + 1):
+        seq = block_sequence(cu_q, n_seqs, row, 1, 0)
+        start_row = tl.load(cu_q + seq)
+        q_len = tl.load(cu_q + seq + 1) - start_row
+        seq_len = tl.where(row - start_row < q_len, tl.load(seq_lens + seq), 0)
+        from_q = q + ((row + 0 * lane).to(tl.int64) * q_row + head * q_head)[:, None]
+        query = load_query(from_q, mine, HEAD, WIDTH, tl.float32)
+        tiles = tl.cdiv(seq_len, TILE)
+        lead = tl.where(tiles > 0, units_of_start(TILE, STARTED), 0)
+        # The compiler must see a multiple of 16.
+        begin = tl.maximum(at - before - lead, 0) * TILE // 16 * 16
+        position = seq_len - q_len + row - start_row + 0 * lane
+        first, last = row_bounds(position, mine, seq, seq_len, 0, causal_flags, CAUSAL, False)
+        share_end = tl.minimum(until - before - lead, tiles) * TILE
+        if begin < share_end:
+            # A row before the last of its sequence may see none of the keys; the join expects its part all the same.
+            end = tl.minimum(share_end, tl.max(last, 0))
+            whole_end = begin + tl.maximum(end - begin, 0) // TILE * TILE
+            page_row = page_table + seq.to(tl.int64) * table_row
+            range_row = ranges
+            q_heads = tl.num_programs(1) * group
+            attend_keys(
+                query, out, lse, partial_out, partial_lse, page_row, row, 1, group, kv_head,
+                begin, end, begin, whole_end, first, last, position, 1, program * q_heads, False,
+                has_lse, scale, out_row, out_head, softcap, sinks, slopes, range_row,
+                k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
+                k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head, tensor_scales,
+                HEAD, WIDTH, ROWS, TILE, PAGE, ALIGN, STAGES, False,
+                False, SOFTCAP, False, ALIBI, 0, SCALED, TENSOR_SCALED, VALUES,
             )  # fmt: skip
-    for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
-        acc_even, acc_odd, top, total = attend_tile(
-            even, odd, scale, acc_even, acc_odd, top, total, k, v, k_scale, v_scale, page_row, start, end,
-            k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-            first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, False, SOFTCAP, ALIBI, RANGES, SCALED, CODES, VALUES,
-        )  # fmt: skip
-    for start in tl.range(whole_end, end, TILE, num_stages=1):
-        acc_even, acc_odd, top, total = attend_tile(
-            even, odd, scale, acc_even, acc_odd, top, total, k, v, k_scale, v_scale, page_row, start, end,
-            k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
-            first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, True, SOFTCAP, ALIBI, RANGES, SCALED, CODES, VALUES,
-        )  # fmt: skip
-    acc = tl.reshape(tl.join(acc_even, acc_odd), [ROWS, WIDTH])
-    if TENSOR_SCALED:
-        acc *= tl.load(tensor_scales + 1)
-    if SINKS:
-        sink = tl.load(sinks + head, mask=store_ok, other=-float("inf")) * LOG2E
-        top, total, fade = with_sink(top, total, tl.where(split + 0 * lane == 0, sink, -float("inf")))
-        acc *= fade[:, None]
-
-    channel = tl.arange(0, WIDTH)
-    q_heads = tl.num_programs(1) * group
-    if SINGLE:
-        share = tl.where(total > 0.0, total, 1.0)[:, None]
-        to = out + (row * out_row + head * out_head)[:, None] + channel[None, :]
-        tl.store(to, (acc / share).to(out.dtype.element_ty), mask=store_ok[:, None] & (channel < HEAD)[None, :])
-        if has_lse:
-            tl.store(lse + row * q_heads + head, (top + tl.log2(total)) / LOG2E, mask=store_ok)
-    else:
-        part = ((row * q_heads + head) * splits + split)[:, None]
-        # An empty split writes no rows, but for the first one, which may hold the sink.
-        inside = store_ok[:, None] & (channel < tl.where((begin < end) | (split == 0), HEAD, 0))[None, :]
-        tl.store(partial_out + part * HEAD + channel[None, :], acc, mask=inside)
-        tl.store(partial_lse + part * 2, top[:, None], mask=store_ok[:, None])
-        tl.store(partial_lse + part * 2 + 1, total[:, None], mask=store_ok[:, None])
+        before += tiles + lead
 
 
-DECODE = Decode(attend, reduce)
+DECODE = JoinedRows(attend, attend_share)

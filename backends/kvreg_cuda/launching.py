@@ -4,6 +4,7 @@ From sm_90 on a reduction is a dependent launch: its programs come up while the 
 there for all of it, so that the time of a launch is hidden.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -15,9 +16,16 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kvreg.runtime.launchers import AttendCall
 from kvreg_cuda.shares import MOST_ROWS
-from kvreg_triton.launch import INTERPRETED
+from kvreg_triton.launch import INTERPRETED, Decode, submit
 
 COMPILED = tl.constexpr(not INTERPRETED)
+
+FEW_SPLITS = 64
+"""Up to here 16 splits are read side by side; more, 64."""
+
+ROOMY_WARPS = 8
+"""Warps of a multiprocessor that find room whatever they take: 65536 registers, at most 255 a thread (CUDA C++
+Programming Guide, table of compute capabilities)."""
 
 
 @triton.jit
@@ -65,3 +73,57 @@ def shareable(call: AttendCall) -> bool:
         and features.sinks is None
         and features.prefix_ranges is None
     )
+
+
+class InShares(Decode):
+    """Decode in splits, or in equal shares where a plan has them and the call allows it, joined by dependent launches.
+
+    Parts of a fixed length are read 16 side by side whatever their number: the order of a sum would depend on the
+    longest sequence of a batch, and batch-invariant sums must not.
+    """
+
+    def __init__(self, attend: Any, attend_share: Any, join: Any, join_shares: Any) -> None:
+        super().__init__(attend, join)
+        self.attend_share, self.join_shares = attend_share, join_shares
+
+    def shares(self, kv_heads: int, compute_units: int | None, config: Mapping[str, int]) -> int:
+        """Return how many programs of each KV head fill the device and all run at once: one that waits ends late."""
+        at_once = min(config["programs_per_unit"], max(1, ROOMY_WARPS // config["num_warps"]))
+        return max(1, (compute_units or 1) * at_once // kv_heads)
+
+    def join_constants(self, call: AttendCall, at_once: int) -> Mapping[str, Any]:
+        """Return the compile-time constants of a join that reads `at_once` parts side by side."""
+        raise NotImplementedError
+
+    def __call__(self, call: AttendCall, config: Mapping[str, int]) -> None:
+        """Launch; see kvreg.runtime.launchers.AttendLauncher."""
+        plan = call.split
+        if plan.shares and shareable(call):
+            self._share(call, config)
+            return
+        self.launch(call, config)
+        if plan.splits > 1:
+            at_once = 64 if plan.chunk == 0 and plan.splits > FEW_SPLITS else 16
+            self._join(self.reduce, call, (plan.splits,), at_once, {})
+
+    def _share(self, call: AttendCall, config: Mapping[str, int]) -> None:
+        rows, n_seqs, programs = call.q.shape[0], call.cu_q.shape[0] - 1, call.split.shares
+        many = {"MANY": max(16, triton.next_power_of_2(n_seqs))}
+        Decode(Programs(self.attend_share, programs), None).launch(call, {**config, **many})
+        lengths = (call.cu_q, call.seq_lens, rows, n_seqs, programs)
+        self._join(self.join_shares, call, lengths, 16, {"TILE": config["tile"], **many})
+
+    def _join(
+        self, kernel: Any, call: AttendCall, parts: tuple[Any, ...], at_once: int, meta: Mapping[str, Any]
+    ) -> None:
+        plan, out = call.split, call.out
+        submit(
+            kernel,
+            call.q.shape[:2],
+            (
+                out, plan.partial_lse if call.lse is None else call.lse, plan.partial_out, plan.partial_lse,
+                *parts, int(call.lse is not None), out.stride(0), out.stride(1),
+            ),
+            {"AT_ONCE": at_once, "num_stages": 1, **self.join_constants(call, at_once), **meta}
+            | ({"launch_pdl": True} if overlaps(out.device) else {}),
+        )  # fmt: skip

@@ -18,13 +18,15 @@ STARTED = tl.constexpr(128)
 
 
 @triton.jit
-def units_of_start(TILE: tl.constexpr):
+def units_of_start(TILE: tl.constexpr, START: tl.constexpr = STARTED):
     """Return how many units the start of a row counts."""
-    return STARTED // TILE
+    return START // TILE
 
 
 @triton.jit
-def units_of(cu_q, seq_lens, tokens, n_seqs, TILE: tl.constexpr, MANY: tl.constexpr):
+def units_of(
+    cu_q, seq_lens, tokens, n_seqs, TILE: tl.constexpr, MANY: tl.constexpr, START: tl.constexpr = STARTED
+):  # fmt: skip
     """Return how many units each row is long, and its context's tiles: (MANY,) int32, 0 for rows without keys.
 
     MANY: a power of two, at most MOST_ROWS, and at least the sequences.
@@ -41,7 +43,7 @@ def units_of(cu_q, seq_lens, tokens, n_seqs, TILE: tl.constexpr, MANY: tl.conste
     # Rows behind the last sequence are padding of a captured graph.
     mine = (row < tokens) & (tl.load(cu_q + seq + 1) > row)
     tiles = tl.cdiv(tl.load(seq_lens + seq, mask=mine, other=0), TILE)
-    return tl.where(tiles > 0, tiles + units_of_start(TILE), 0), tiles
+    return tl.where(tiles > 0, tiles + units_of_start(TILE, START), 0), tiles
 
 
 @triton.jit
@@ -60,12 +62,15 @@ def row_at(units, at, MANY: tl.constexpr):
 
 
 @triton.jit
-def parts_of(cu_q, seq_lens, tokens, n_seqs, programs, row, TILE: tl.constexpr, MANY: tl.constexpr):
+def parts_of(
+    cu_q, seq_lens, tokens, n_seqs, programs, row,
+    TILE: tl.constexpr, MANY: tl.constexpr, START: tl.constexpr = STARTED,
+):  # fmt: skip
     """Return the first share that holds keys of a row, and how many do."""
-    units, tiles = units_of(cu_q, seq_lens, tokens, n_seqs, TILE, MANY)
+    units, tiles = units_of(cu_q, seq_lens, tokens, n_seqs, TILE, MANY, START)
     each = tl.arange(0, MANY)
     share = tl.maximum(tl.cdiv(tl.sum(units, 0), programs), 1)
-    begin = tl.sum(tl.where(each < row, units, 0), 0) + units_of_start(TILE)
+    begin = tl.sum(tl.where(each < row, units, 0), 0) + units_of_start(TILE, START)
     mine = tl.sum(tl.where(each == row, tiles, 0), 0)
     first = begin // share
     return first, tl.where(mine > 0, (begin + mine - 1) // share - first + 1, 0)

@@ -141,7 +141,10 @@ def _paired_decode(mode: Mode, short: str) -> Variant:
         launcher="kvreg_cuda.decode_8bit:DECODE",
         kernels=(
             "kvreg_cuda.decode_8bit:attend",
-            "kvreg_cuda.decode_8bit:reduce",
+            "kvreg_cuda.decode_8bit:attend_share",
+            "kvreg_cuda.joining_rows:join",
+            "kvreg_cuda.joining_rows:join_shares",
+            "kvreg_cuda.joining_rows:JoinedRows",
             "kvreg_triton.launch:Decode",
         ),
         format=_stored(mode),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kvreg.core.layouts import INLINE, PLANAR
 from kvreg.core.modes import Mode
-from kvreg.core.requests import Op
+from kvreg.core.requests import Op, Request
 from kvreg.gate import run_attention
+from kvreg.runtime.launchers import load
 from kvreg.testing import INPUTS, build
 from kvreg_cuda.variants import own
 from kvreg_triton.variants import FEATURES
@@ -23,6 +26,11 @@ def batch_of(kind, **shape):
     return build(kind, **{"dtype": "fp32", "kv_heads": 1, "inputs": ("normal",), **shape})
 
 
+def unlike(**shape):
+    """A batch for shares of tiles of 32: no key, one, a tile exactly, and one context far longer than the others."""
+    return batch_of("decode", **{"head_size": 40, "group": 2, "contexts": (1, 0, 32, 200), **shape})
+
+
 @pytest.fixture
 def call_of(attention):
     def make(batch, cache, **cut):
@@ -33,10 +41,10 @@ def call_of(attention):
 
 @pytest.fixture
 def judged(call_of):
-    def run(mode, batch, **cut):
+    def run(mode, batch, *, repeats=0, **cut):
         cache = batch.filled(mode)
 
-        report = run_attention(call_of(batch, cache, **cut), batch, cache)
+        report = run_attention(call_of(batch, cache, **cut), batch, cache, repeats=repeats)
 
         assert report.ok, report.failures
         assert max(row.max_rel_error for row in report.rows) < SUM_ERROR
@@ -90,6 +98,69 @@ def test_every_cut_of_the_context_is_right(mode, splits, chunk, tile, layout, ju
 )
 def test_features_are_right(mode, features, judged):
     judged(mode, batch_of("mixed", head_size=64, contexts=(17, 200), features=features), splits=2)
+
+
+def test_more_splits_than_are_read_few_at_a_time_are_right(judged):
+    batch = batch_of("decode", head_size=32, group=1, contexts=(1050,))
+    judged(Mode.INT8_PER_TOKEN_HEAD, batch, splits=66, tile=16)
+
+
+@pytest.mark.parametrize(
+    ("mode", "shares"),
+    [
+        (Mode.INT8_PER_TOKEN_HEAD, 1),
+        (Mode.FP8_PER_TOKEN_HEAD, 3),
+        (Mode.FP8_PER_TENSOR, 16),
+        (Mode.INT8_PER_TOKEN_HEAD, 34),
+    ],
+)
+def test_any_number_of_equal_shares_is_right_and_gives_the_same_bits_again(mode, shares, judged):
+    """1, some, and more than there are tiles."""
+    judged(mode, unlike(), splits=3, shares=shares, tile=32, repeats=int(shares == 34))
+
+
+def test_features_are_right_in_equal_shares(judged):
+    judged(Mode.INT8_PER_TOKEN_HEAD, unlike(features=("softcap", "alibi")), splits=3, shares=7, tile=32)
+
+
+@pytest.mark.parametrize("features", [("window",), ("sinks",), ("prefix_ranges",)], ids="+".join)
+def test_what_equal_shares_do_not_serve_is_cut_context_by_context(features, judged):
+    batch = unlike(contexts=(17, 100), features=features)
+    judged(Mode.FP8_PER_TOKEN_HEAD, batch, splits=2, shares=5, tile=32)
+
+
+def test_more_rows_than_sequences_are_cut_context_by_context(judged):
+    """Each program of a share knows as many rows as sequences, 16 at least."""
+    judged(Mode.INT8_PER_TOKEN_HEAD, batch_of("prefill", head_size=32, contexts=(20,)), splits=2, shares=5, tile=32)
+
+
+@pytest.mark.parametrize("features", ["causal", "non_causal"])
+def test_a_row_that_sees_less_than_its_sequence_holds_joins_only_what_it_sees(features, call_of):
+    """The last tile of 65 keys is the second row's alone, and so is the share that holds it; the third has no keys."""
+    whole = unlike(contexts=(65, 40, 90), features=(features,))
+    cache = whole.filled(Mode.INT8_PER_TOKEN_HEAD)
+    cu_q = torch.tensor((0, 2, 2, 2), dtype=torch.int32)
+    batch = replace(whole, q=whole.q[:3], cu_q=cu_q, seq_lens=whole.seq_lens[:3])
+    shared, cut = torch.full_like(batch.q, float("nan")), torch.full_like(batch.q, float("nan"))
+
+    call_of(batch, cache, splits=3, shares=11, tile=32)(shared, None)
+    call_of(batch, cache, splits=3, tile=32)(cut, None)
+
+    torch.testing.assert_close(shared, cut, atol=SUM_ERROR, rtol=SUM_ERROR)
+    assert (shared[2] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("head_size", "tuned", "programs"),
+    [(64, {}, 132), (128, {}, 33), (256, {}, 66), (512, {}, 16), (128, {"num_warps": 8, "programs_per_unit": 4}, 16)],
+    ids=str,
+)
+def test_shares_are_as_many_as_programs_that_an_h200_surely_holds_at_once(head_size, tuned, programs):
+    """Eight warps of a multiprocessor may have 255 registers a thread."""
+    variant = OWN[Mode.INT8_PER_TOKEN_HEAD]
+    config = variant.default_config(None, Request("h200", variant.mode, head_size, 32, 8, 16))
+
+    assert load(variant.launcher).shares(8, 132, {**config, **tuned}) == programs
 
 
 @pytest.mark.parametrize(
