@@ -11,14 +11,11 @@ import triton
 import triton.language as tl
 
 from kvreg.runtime.launchers import AttendCall
-from kvreg_cuda.launching import Programs, overlaps, shareable, wait_for_the_launch_before
+from kvreg_cuda.launching import InShares, wait_for_the_launch_before
 from kvreg_cuda.shares import parts_of
 from kvreg_triton.attend_int4 import unrotated
-from kvreg_triton.launch import Decode, shape_constants, submit
+from kvreg_triton.launch import shape_constants
 from kvreg_triton.masks import LOG2E
-
-FEW_SPLITS = 64
-"""Up to here 16 splits are read at once, by one warp; more by four, which hold 64 splits' rows in registers."""
 
 
 @triton.jit
@@ -121,16 +118,11 @@ def subsets(call: AttendCall, rows_of: int) -> int:
     return max(1, rows_of // triton.next_power_of_2(group)) if rows <= n_seqs else 1
 
 
-class Joined(Decode):
-    """Decode whose splits, or equal shares, are joined by kernels of this module.
-
-    Parts of a fixed length are read 16 at once whatever their number: the order of a sum would depend on the longest
-    sequence of a batch, and batch-invariant sums must not.
-    """
+class Joined(InShares):
+    """int4 decode whose splits, or equal shares, are joined by kernels of this module."""
 
     def __init__(self, attend: Any, attend_share: Any) -> None:
-        super().__init__(attend, join)
-        self.attend_share = attend_share
+        super().__init__(attend, attend_share, join, join_shares)
 
     def shares(self, kv_heads: int, compute_units: int | None, config: Mapping[str, int]) -> int:
         """Return how many programs of each KV head fill the device, half as many again as where splits are even.
@@ -140,40 +132,13 @@ class Joined(Decode):
         """
         return max(1, (compute_units or 1) * config["programs_per_unit"] * 3 // 2 // kv_heads)
 
-    def __call__(self, call: AttendCall, config: Mapping[str, int]) -> None:
-        """Launch; see kvreg.runtime.launchers.AttendLauncher."""
-        config = fitting(call, config)
-        plan = call.split
-        if plan.shares and shareable(call):
-            self._share(call, config)
-            return
-        self.launch(call, {**config, "SUBSETS": subsets(call, config["rows"])})
-        if plan.splits == 1:
-            return
-        few = plan.chunk > 0 or plan.splits <= FEW_SPLITS
-        self._join(self.reduce, call, (plan.splits,), {"AT_ONCE": 16 if few else 64, "num_warps": 1 if few else 4})
+    def fitted(self, call: AttendCall, config: Mapping[str, int]) -> Mapping[str, int]:
+        """Return launch parameters whose rows hold a sequence's query tokens, and the subsets of keys."""
+        wide = fitting(call, config)
+        return {**wide, "SUBSETS": subsets(call, wide["rows"])}
 
-    def _share(self, call: AttendCall, config: Mapping[str, int]) -> None:
-        rows, n_seqs, programs = call.q.shape[0], call.cu_q.shape[0] - 1, call.split.shares
-        many = {"MANY": max(16, triton.next_power_of_2(n_seqs))}
-        Decode(Programs(self.attend_share, programs), None).launch(
-            call, {**config, "SUBSETS": subsets(call, config["rows"]), **many}
-        )
-        lengths = (call.cu_q, call.seq_lens, rows, n_seqs, programs)
-        self._join(join_shares, call, lengths, {"AT_ONCE": 16, "TILE": config["tile"], "num_warps": 1, **many})
-
-    def _join(self, kernel: Any, call: AttendCall, parts: tuple[Any, ...], meta: Mapping[str, Any]) -> None:
-        plan, out = call.split, call.out
+    def join_constants(self, call: AttendCall, at_once: int) -> Mapping[str, Any]:
+        """Return the compile-time constants of a join that reads `at_once` parts side by side."""
         constants = shape_constants(call.cache)
-        submit(
-            kernel,
-            call.q.shape[:2],
-            (
-                out, plan.partial_lse if call.lse is None else call.lse, plan.partial_out, plan.partial_lse,
-                *parts, int(call.lse is not None), out.stride(0), out.stride(1),
-            ),
-            {name: constants[name] for name in ("HEAD", "WIDTH", "BLOCK", "LEVELS")}
-            | meta
-            | {"num_stages": 1}
-            | ({"launch_pdl": True} if overlaps(out.device) else {}),
-        )  # fmt: skip
+        rotated = {name: constants[name] for name in ("HEAD", "WIDTH", "BLOCK", "LEVELS")}
+        return {**rotated, "num_warps": 1 if at_once == 16 else 4}

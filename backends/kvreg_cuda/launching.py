@@ -91,13 +91,17 @@ class InShares(Decode):
         at_once = min(config["programs_per_unit"], max(1, ROOMY_WARPS // config["num_warps"]))
         return max(1, (compute_units or 1) * at_once // kv_heads)
 
+    def fitted(self, call: AttendCall, config: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the launch parameters for a call, with what a kernel of a subclass wants beside them."""
+        return config
+
     def join_constants(self, call: AttendCall, at_once: int) -> Mapping[str, Any]:
         """Return the compile-time constants of a join that reads `at_once` parts side by side."""
         raise NotImplementedError
 
     def __call__(self, call: AttendCall, config: Mapping[str, int]) -> None:
         """Launch; see kvreg.runtime.launchers.AttendLauncher."""
-        plan = call.split
+        plan, config = call.split, self.fitted(call, config)
         if plan.shares and shareable(call):
             self._share(call, config)
             return

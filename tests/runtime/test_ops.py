@@ -138,7 +138,7 @@ def attend_arguments(cache: KVCache, batch: Batch, lse: bool):
     more = (asked.sinks, asked.alibi, asked.prefix_ranges)
     return (
         batch.q, cache.buffer, batch.page_table, batch.seq_lens, batch.cu_q, torch.empty_like(batch.q),
-        torch.empty(shape) if lse else None, None, None, cache.view.tensor_scales, each, *more, cache.spec, 1, 0,
+        torch.empty(shape) if lse else None, None, None, cache.view.tensor_scales, each, *more, cache.spec, 1, 0, 0,
         max(batch.contexts), False, batch.scale, True, asked.window, asked.softcap,
     )  # fmt: skip
 
