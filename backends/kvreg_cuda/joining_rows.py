@@ -21,8 +21,8 @@ STARTED = tl.constexpr(256)
 of 8-bit rows of 128 channels on an H200, 15 ns a token. An estimate; too many cost less than too few, which pile
 short sequences into one share."""
 
-PARTS_OF_A_WARP = 16
-"""So that each thread loads one of two numbers of a part, see `join_parts`."""
+VALUES_OF_A_WARP = 2048
+"""Partial values that a warp of a join holds at once, 64 in each thread's registers."""
 
 
 @triton.jit
@@ -46,13 +46,9 @@ def join_parts(
     for first in range(0, parts, AT_ONCE):
         index = first + tl.arange(0, AT_ONCE)
         place = part + index * step
-        # Two of each part, so that there is one for each thread: of fewer Triton lets every warp load those of its own
-        # rows, one after the other, and wait for each before it asks for the row.
-        both = tl.load(
-            partial_lse + (place * 2)[:, None] + tl.arange(0, 2)[None, :], mask=(index < parts)[:, None], other=0.0
-        )
-        top, mass = tl.split(both)
-        weight = tl.where(index < parts, tl.exp2(top - base), 0.0)
+        top = tl.load(partial_lse + place * 2, mask=index < parts, other=-float("inf"))
+        mass = tl.load(partial_lse + place * 2 + 1, mask=index < parts, other=0.0)
+        weight = tl.exp2(top - base)
         # Nobody wrote the rows of an empty split. NaN is not 0: what went wrong in a split stays visible.
         inside = (mass != 0.0)[:, None] & (channel < HEAD)[None, :]
         found = tl.load(partial_out + place[:, None] * HEAD + channel[None, :], mask=inside, other=0.0)
@@ -111,5 +107,5 @@ class JoinedRows(InShares):
         return {
             "HEAD": shape["HEAD"],
             "WIDTH": shape["WIDTH"],
-            "num_warps": at_once // PARTS_OF_A_WARP,
+            "num_warps": max(1, at_once * shape["WIDTH"] // VALUES_OF_A_WARP),
         }
