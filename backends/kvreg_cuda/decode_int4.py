@@ -404,9 +404,11 @@ def attend_share(
         begin = tl.maximum(at - before - lead, 0) * TILE // 16 * 16
         position = seq_len - q_len + row - start_row + 0 * lane
         first, last = row_bounds(position, lane < group, seq, seq_len, 0, causal_flags, CAUSAL, False)
-        end = tl.minimum(tl.minimum(until - before - lead, tiles) * TILE, tl.max(last, 0))
-        if begin < end:
-            whole_end = begin + (end - begin) // TILE * TILE
+        share_end = tl.minimum(until - before - lead, tiles) * TILE
+        # The join expects a result of every share that holds keys of the sequence, whether this row sees them or not.
+        if begin < share_end:
+            end = tl.minimum(share_end, tl.max(last, 0))
+            whole_end = begin + tl.maximum(end - begin, 0) // TILE * TILE
             page_row = page_table + seq.to(tl.int64) * table_row
             range_row = ranges
             q_heads = tl.num_programs(1) * group

@@ -40,9 +40,13 @@ def join_parts(
     for first in range(0, parts, AT_ONCE):
         index = first + tl.arange(0, AT_ONCE)
         place = part + index * step
-        top = tl.load(partial_lse + place * 2, mask=index < parts, other=-float("inf"))
-        mass = tl.load(partial_lse + place * 2 + 1, mask=index < parts, other=0.0)
-        weight = tl.exp2(top - base)
+        # Both numbers of a part at once, one for each thread: of fewer Triton lets every warp load those of its own
+        # rows, one after the other, and wait for each before it asks for the row.
+        both = tl.load(
+            partial_lse + (place * 2)[:, None] + tl.arange(0, 2)[None, :], mask=(index < parts)[:, None], other=0.0
+        )
+        top, mass = tl.split(both)
+        weight = tl.where(index < parts, tl.exp2(top - base), 0.0)
         source = partial_out + place[:, None] * HEAD + byte[None, :]
         # Nobody wrote the rows of an empty split. NaN is not 0: what went wrong in a split stays visible.
         inside = (mass != 0.0)[:, None] & (byte < HEAD // 2)[None, :]

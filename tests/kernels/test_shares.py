@@ -71,6 +71,21 @@ def test_rows_find_their_sequence_where_some_have_none_or_two(cu_q, call_of, sto
     torch.testing.assert_close(shared, cut, atol=5e-4, rtol=5e-4)
 
 
+def test_a_row_that_sees_less_than_its_sequence_holds_joins_only_what_it_sees(call_of, store):
+    """The last tile of 65 keys is the second row's alone, and so is the share that holds it."""
+    whole = batch_of((65, 40, 90), group=2)
+    cache = whole.cache(INT4)
+    store(INT4, cache, whole)
+    cu_q = torch.tensor((0, 2, 2, 2), dtype=torch.int32)
+    batch = replace(whole, q=whole.q[:3], cu_q=cu_q, seq_lens=whole.seq_lens[:3])
+    shared, cut = torch.full_like(batch.q, math.nan), torch.full_like(batch.q, math.nan)
+
+    call_of(batch, cache, shares=20, tile=32)(shared, None)
+    call_of(batch, cache, tile=32)(cut, None)
+
+    torch.testing.assert_close(shared, cut, atol=5e-4, rtol=5e-4)
+
+
 def test_the_same_call_gives_the_same_bits(call_of, store):
     batch = batch_of()
     cache = batch.cache(INT4)
