@@ -11,8 +11,8 @@ from kvreg.core.decisions import Reason, leading
 from kvreg.core.evidence import Evidence, Timing
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Op, Request
-from kvreg.core.select import measured_at
 from kvreg.core.selections import Chosen, ModeResult, Selection
+from kvreg.core.standing import measured_at
 
 if TYPE_CHECKING:
     from kvreg.core.sizing import CacheSize

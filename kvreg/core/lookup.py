@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kvreg.core import installed, shelves
 from kvreg.core.backends import Backend
 from kvreg.core.devices import ARCH_PREFIX, Device, folder_name
+from kvreg.core.evidence import Evidence
 from kvreg.core.index import Index, Kernels, Recorded
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
@@ -106,6 +107,17 @@ class Lookup:
                     found = record.evidence
                     if (found.kernel_hash, found.op, found.tier.rank) == (kernel_hash, op, 0):
                         return record
+        return None
+
+    def timed_above(self, backend: Backend, mode: Mode, variant: str, kernel_hash: str) -> Evidence | None:
+        """Return the evidence of the device's nearest larger head size at which the same kernel has been timed."""
+        folder = folder_name(self.device.key)
+        for head_size in self.index.head_sizes(backend, folder, mode):
+            if head_size > self.head_size:
+                for record in self.index.evidence(backend, folder, mode, head_size):
+                    found = record.evidence
+                    if (found.variant, found.kernel_hash) == (variant, kernel_hash) and found.timings:
+                        return found
         return None
 
     @cached_property

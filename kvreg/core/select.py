@@ -1,7 +1,8 @@
 """Selection: for each mode the winner of write, decode and prefill, and a decision for every variant.
 
 A mode is selected when each op has a winner and the winners store the same format. Order among accepted variants:
-tier, accuracy class (the one asked for first), measured latency at the request's bucket, name.
+tier, accuracy class (the one asked for first), measured latency at the request's bucket (of a variant without times,
+that of the same kernel at a larger head size), name.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from dataclasses import dataclass
 
 from kvreg.core import constraints, notices
 from kvreg.core.backends import Backend
-from kvreg.core.buckets import bucket, stand_in
 from kvreg.core.decisions import Decision, Reason, leading
 from kvreg.core.devices import Device, Resolution
 from kvreg.core.environment import Environment
 from kvreg.core.errors import UsageError, shown, wrong
-from kvreg.core.evidence import Evidence, Tier, Timing
+from kvreg.core.evidence import Evidence, Tier
 from kvreg.core.formats import default_format, emulated_fp8, variant_format
 from kvreg.core.index import Index
 from kvreg.core.layouts import LayoutId
@@ -25,7 +25,7 @@ from kvreg.core.modes import Format, Mode
 from kvreg.core.near import completed
 from kvreg.core.requests import Accuracy, Op, Request
 from kvreg.core.selections import Chosen, ModeResult, Note, Selection
-from kvreg.core.standing import ALLOWABLE, known_exception, stand, switched_off
+from kvreg.core.standing import ALLOWABLE, known_exception, measured_at, stand, switched_off
 from kvreg.core.tuned import WARNED, choose, is_slice
 from kvreg.core.variants import Variant
 
@@ -223,10 +223,23 @@ class _Desk:
             reasons += switched_off(known, device, self.lookup.expectations([known]))
             if not reasons and standing.evidence is not None:
                 stored = variant_format(variant, device, request.head_size, self.layout, request.dtype)
-                point = measured_at(standing.evidence, variant.op, request)
-                latency = point.us if point is not None else None
-                return _Candidate(variant, backend, standing.evidence, stored, latency, standing.notes), ()
+                latency, ranked = self._latency(variant, backend, standing.evidence)
+                return _Candidate(variant, backend, standing.evidence, stored, latency, (*standing.notes, *ranked)), ()
         return None, tuple(constraints.by_order(reasons))
+
+    def _latency(
+        self, variant: Variant, backend: Backend, evidence: Evidence
+    ) -> tuple[float | None, tuple[Note, ...]]:
+        """Return the time that ranks a variant, with a note where that of a larger head size stands in."""
+        point = measured_at(evidence, variant.op, self.request)
+        if point is not None or evidence.timings or evidence.device != self.device.key:
+            return (point.us if point is not None else None), []
+        larger = self.lookup.timed_above(backend, variant.mode, str(variant.id), evidence.kernel_hash)
+        point = measured_at(larger, variant.op, self.request) if larger is not None else None
+        if larger is None or point is None:
+            return None, []
+        stands = f"no time at head size {self.request.head_size}: ranked by {point.us:.4g} us at {larger.head_size}"
+        return point.us, [Note("speed_stand_in", f"{variant.id}: {stands}")]
 
     def _winners(self, accepted: Sequence[_Candidate]) -> dict[Op, _Candidate]:
         """Return the best candidate of each op such that all store one format; incomplete where none agree."""
@@ -284,17 +297,6 @@ _FORMAT = Reason(
     "accepted variants of different formats",
     "see them with --explain",
 )
-
-
-def measured_at(evidence: Evidence, op: Op, request: Request) -> Timing | None:
-    """Return the timing of the request's bucket, or of the next larger one; None when there is none."""
-    points = {
-        bucket(op, each.batch, each.context): each
-        for each in evidence.timings
-        if op is Op.WRITE or each.group == request.group
-    }
-    nearest = stand_in(bucket(op, request.batch, request.context), points)
-    return points[nearest] if nearest is not None else None
 
 
 def _release(version: str) -> tuple[str, ...]:

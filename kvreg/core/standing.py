@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kvreg.core.buckets import bucket, stand_in
 from kvreg.core.decisions import Reason
 from kvreg.core.devices import Device
-from kvreg.core.evidence import MOST_SPILL_BYTES, Evidence, Tier
+from kvreg.core.evidence import MOST_SPILL_BYTES, Evidence, Tier, Timing
 from kvreg.core.index import Recorded
-from kvreg.core.requests import Request, concerns
+from kvreg.core.requests import Op, Request, concerns
 from kvreg.core.selections import Note
 from kvreg.core.variants import Variant
 
@@ -104,6 +105,17 @@ def as_on(evidence: Evidence, device: Device) -> Evidence:
         return evidence
     numerics = "arch" if evidence.numerics == "device" else evidence.numerics
     return replace(evidence, numerics=numerics, speed="none", timings=())
+
+
+def measured_at(evidence: Evidence, op: Op, request: Request) -> Timing | None:
+    """Return the timing of the request's bucket, or of the next larger one; None when there is none."""
+    points = {
+        bucket(op, each.batch, each.context): each
+        for each in evidence.timings
+        if op is Op.WRITE or each.group == request.group
+    }
+    nearest = stand_in(bucket(op, request.batch, request.context), points)
+    return points[nearest] if nearest is not None else None
 
 
 def validate_command(request: Request, device: Device, variant: Variant, *, stale: bool = False) -> str:

@@ -359,6 +359,33 @@ def test_a_timing_of_another_group_says_nothing(workshop):
     assert workshop.ask("alpha", INT4, 96).result.ops[Op.DECODE].variant == "toy-int4-decode@1"
 
 
+@pytest.mark.parametrize(("us", "winner"), [(80.0, "zz-decode@1"), (9000.0, "toy-int4-decode@1")])
+def test_a_variant_without_times_is_ranked_by_its_own_at_the_next_larger_head_size(workshop, us, winner):
+    untimed = workshop.variant("zz-decode", "decode", INT4)
+    workshop.validate("alpha")
+    workshop.offered = (*workshop.offered, untimed)
+    workshop.trace(untimed, "alpha", timings=[], speed="none")
+    workshop.trace(untimed, "alpha", 128, timings=[{"batch": 32, "context": 8192, "group": 4, "us": us}])
+    workshop.trace(untimed, "alpha", 64, timings=[{"batch": 32, "context": 8192, "group": 4, "us": 1.0}])
+
+    result = workshop.ask("alpha", INT4, 96).result
+
+    assert result.ops[Op.DECODE].variant == winner
+    assert result.ops[Op.DECODE].evidence.head_size == 96
+    assert ("speed_stand_in" in note_codes(result)) == (winner == "zz-decode@1")
+
+
+def test_times_of_another_kernel_at_a_larger_head_size_rank_nothing(workshop):
+    untimed = workshop.variant("zz-decode", "decode", INT4)
+    workshop.validate("alpha")
+    workshop.offered = (*workshop.offered, untimed)
+    workshop.trace(untimed, "alpha", timings=[], speed="none")
+    point = {"batch": 32, "context": 8192, "group": 4, "us": 1.0}
+    workshop.trace(untimed, "alpha", 128, timings=[point], kernel_hash="0" * 64)
+
+    assert workshop.ask("alpha", INT4, 96).result.ops[Op.DECODE].variant == "toy-int4-decode@1"
+
+
 def test_the_fast_class_is_chosen_only_when_asked_for(workshop):
     fast = workshop.variant("aa-decode", "decode", INT4, accuracy="fast")
     workshop.offered = (*workshop.offered, fast)
