@@ -227,9 +227,7 @@ class _Desk:
                 return _Candidate(variant, backend, standing.evidence, stored, latency, (*standing.notes, *ranked)), ()
         return None, tuple(constraints.by_order(reasons))
 
-    def _latency(
-        self, variant: Variant, backend: Backend, evidence: Evidence
-    ) -> tuple[float | None, tuple[Note, ...]]:
+    def _latency(self, variant: Variant, backend: Backend, evidence: Evidence) -> tuple[float | None, list[Note]]:
         """Return the time that ranks a variant, with a note where that of a larger head size stands in."""
         point = measured_at(evidence, variant.op, self.request)
         if point is not None or evidence.timings or evidence.device != self.device.key:
