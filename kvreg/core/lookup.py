@@ -109,15 +109,20 @@ class Lookup:
                         return record
         return None
 
-    def timed_above(self, backend: Backend, mode: Mode, variant: str, kernel_hash: str) -> Evidence | None:
-        """Return the evidence of the device's nearest larger head size at which the same kernel has been timed."""
+    def timed_near(self, backend: Backend, mode: Mode, variant: str, kernel_hash: str) -> Evidence | None:
+        """Return the evidence of the device's next larger head size at which the same kernel was timed.
+
+        Where no larger one was, that of the next smaller.
+        """
         folder = folder_name(self.device.key)
-        for head_size in self.index.head_sizes(backend, folder, mode):
-            if head_size > self.head_size:
-                for record in self.index.evidence(backend, folder, mode, head_size):
-                    found = record.evidence
-                    if (found.variant, found.kernel_hash) == (variant, kernel_hash) and found.timings:
-                        return found
+        sizes = self.index.head_sizes(backend, folder, mode)
+        larger = [size for size in sizes if size > self.head_size]
+        smaller = [size for size in sizes if size < self.head_size]
+        for head_size in (*larger, *reversed(smaller)):
+            for record in self.index.evidence(backend, folder, mode, head_size):
+                found = record.evidence
+                if (found.variant, found.kernel_hash) == (variant, kernel_hash) and found.timings:
+                    return found
         return None
 
     @cached_property

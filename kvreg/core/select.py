@@ -228,16 +228,21 @@ class _Desk:
         return None, tuple(constraints.by_order(reasons))
 
     def _latency(self, variant: Variant, backend: Backend, evidence: Evidence) -> tuple[float | None, list[Note]]:
-        """Return the time that ranks a variant, with a note where that of a larger head size stands in."""
+        """Return the time that ranks a variant, with a note where that of another head size stands in.
+
+        A smaller head size's counts in proportion to the bytes of a row.
+        """
         point = measured_at(evidence, variant.op, self.request)
         if point is not None or evidence.timings or evidence.device != self.device.key:
             return (point.us if point is not None else None), []
-        larger = self.lookup.timed_above(backend, variant.mode, str(variant.id), evidence.kernel_hash)
-        point = measured_at(larger, variant.op, self.request) if larger is not None else None
-        if larger is None or point is None:
+        near = self.lookup.timed_near(backend, variant.mode, str(variant.id), evidence.kernel_hash)
+        point = measured_at(near, variant.op, self.request) if near is not None else None
+        if near is None or point is None:
             return None, []
-        stands = f"no time at head size {self.request.head_size}: ranked by {point.us:.4g} us at {larger.head_size}"
-        return point.us, [Note("speed_stand_in", f"{variant.id}: {stands}")]
+        head_size = self.request.head_size
+        us = point.us * max(1.0, head_size / near.head_size)
+        stands = f"no time at head size {head_size}: ranked as {us:.4g} us, from {point.us:.4g} us at {near.head_size}"
+        return us, [Note("speed_stand_in", f"{variant.id}: {stands}")]
 
     def _winners(self, accepted: Sequence[_Candidate]) -> dict[Op, _Candidate]:
         """Return the best candidate of each op such that all store one format; incomplete where none agree."""

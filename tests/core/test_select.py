@@ -359,14 +359,24 @@ def test_a_timing_of_another_group_says_nothing(workshop):
     assert workshop.ask("alpha", INT4, 96).result.ops[Op.DECODE].variant == "toy-int4-decode@1"
 
 
-@pytest.mark.parametrize(("us", "winner"), [(80.0, "zz-decode@1"), (9000.0, "toy-int4-decode@1")])
-def test_a_variant_without_times_is_ranked_by_its_own_at_the_next_larger_head_size(workshop, us, winner):
+@pytest.mark.parametrize(
+    ("timed", "winner"),
+    [
+        ({128: 80.0, 64: 9000.0}, "zz-decode@1"),
+        ({128: 9000.0, 64: 1.0}, "toy-int4-decode@1"),
+        ({48: 40.0}, "zz-decode@1"),
+        ({48: 90.0}, "toy-int4-decode@1"),  # 180 us at 96
+    ],
+    ids=str,
+)
+def test_a_variant_without_times_is_ranked_by_its_own_at_another_head_size(workshop, timed, winner):
     untimed = workshop.variant("zz-decode", "decode", INT4)
     workshop.validate("alpha")
     workshop.offered = (*workshop.offered, untimed)
     workshop.trace(untimed, "alpha", timings=[], speed="none")
-    workshop.trace(untimed, "alpha", 128, timings=[{"batch": 32, "context": 8192, "group": 4, "us": us}])
-    workshop.trace(untimed, "alpha", 64, timings=[{"batch": 32, "context": 8192, "group": 4, "us": 1.0}])
+    for head_size, us in timed.items():
+        point = {"batch": 32, "context": 8192, "group": 4, "us": us}
+        workshop.trace(untimed, "alpha", head_size, timings=[point])
 
     result = workshop.ask("alpha", INT4, 96).result
 
