@@ -97,7 +97,7 @@ class InShares(Decode):
 
     def join_constants(self, call: AttendCall, at_once: int) -> Mapping[str, Any]:
         """Return the compile-time constants of a join that reads `at_once` parts side by side."""
-        raise NotImplementedError
+        raise NotImplementedError  # every subclass has its own
 
     def __call__(self, call: AttendCall, config: Mapping[str, int]) -> None:
         """Launch; see kvreg.runtime.launchers.AttendLauncher."""

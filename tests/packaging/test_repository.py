@@ -12,7 +12,9 @@ import pytest
 pytestmark = pytest.mark.checkout
 
 # Put together from parts, so that this file is no finding of its own.
-UNFINISHED = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "X" * 3 + r"\b", "NotImplemented" + "Error")))
+# A method that is abstract says so behind the error.
+ABSTRACT = r"(?!  # every subclass has its own)"
+UNFINISHED = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "X" * 3 + r"\b", "NotImplemented" + "Error" + ABSTRACT)))
 FOLDERS = ("work", "tmp", "home", "root", "opt", "Users", "mnt", "srv", "private", "var/folders")
 MACHINE_PATH = re.compile(rf"(?<![\w.~}}$/-])/(?:{'|'.join(FOLDERS)})/\w")
 HOSTS = ("py" + r"pi\.org", "python" + "hosted", "npm" + r"js\.", "ana" + r"conda\.org", "index" + "-url")
