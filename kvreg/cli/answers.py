@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvreg.cli import render, sizing
 from kvreg.core import notices
+from kvreg.core.asking import MASKS
 from kvreg.core.decisions import Reason, leading
 from kvreg.core.evidence import Evidence, Timing
 from kvreg.core.modes import Format, Mode
@@ -303,6 +304,8 @@ def again(request: Request, **changed: object) -> str:
         **{name: getattr(request, name) for name in _SHOWN if name not in request.assumed},
         **changed,
     }
+    if "features" in request.assumed:  # the mask alone was; what else was asked for is asked for again
+        values = {**values, "features": tuple(word for word in request.features if word not in MASKS)}
     words = ["kvreg", "select"]
     for name, value in values.items():
         if name == "features" and isinstance(value, tuple):

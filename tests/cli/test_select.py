@@ -470,3 +470,9 @@ def test_what_fits_is_said_in_plain_words(here):
     both = "fit: how many sequences of 8192 tokens, or what context for all 32, go into 141 GB of card memory"
     assert f"{both}, with nothing off for weights (--weights-gb N)\n" in plain
     assert f"{both} less 16 GB of weights\n" in less
+
+
+def test_the_next_command_asks_for_the_features_again(kvreg):
+    told = kvreg("select", "--device", "cpu", "--head-size", "64", "--mode", "none", "--feature", "window").out
+
+    assert told.splitlines()[-1] == "kvreg select --device cpu --mode none --head-size 64 --feature window --explain"

@@ -16,7 +16,9 @@ from kvreg.core.registry import backends
 INT4 = "int4_per_token_head"
 DECODE = "cuda-int4-decode@1"
 SHAPE = ("--mode", INT4, "--head-size", "96")
-CONFIG = {"chunk": 512, "num_stages": 3, "num_warps": 1, "programs_per_unit": 8, "rows": 8, "tile": 32}
+CONFIG = {
+    "chunk": 512, "maxnreg": 168, "num_stages": 3, "num_warps": 1, "programs_per_unit": 8, "rows": 8, "tile": 32,
+}  # fmt: skip
 TUNE = f"--mode {INT4} --op decode --head-size 96 --group 4 --workload b32-c8192"
 LOOKED_FOR = "head size 96, group 4, page 16, bf16, planar.2, causal"
 ESCAPE = "\x1b[2J"
@@ -186,7 +188,7 @@ def test_check_finds_everything_that_select_would_not_use_with_a_remedy_each(kvr
     assert "mi300x" in found["variant"]["file"]  # the decode of these entries is one that NVIDIA cards alone have
     assert "00000000, now" in found["stale"]["problem"]
     assert "needs 999999 B of shared memory, h100 has 232448 B" in found["memory"]["problem"]
-    assert "lacks chunk, num_stages" in found["parameters"]["problem"]
+    assert "lacks chunk, maxnreg, num_stages" in found["parameters"]["problem"]
     assert found["misplaced"]["remedy"].startswith("`kvreg tuned merge ")
     assert "sets the file aside" in found["broken"]["remedy"]
     for kind in ("stale", "memory", "parameters"):

@@ -92,6 +92,21 @@ def test_unlike_lengths_are_cut_in_parts_of_one_length_and_alike_ones_evenly(rec
     assert (alike.split.chunk, alike.split.splits) == (0, 5)
 
 
+def test_equal_shares_are_planned_when_asked_for_where_lengths_are_unlike(recorded, monkeypatch):
+    """In a workspace with a place for each program beside those of the rows, which calls that are cut need."""
+    cache, _ = recorded
+    monkeypatch.setattr(Recorder, "shares", lambda self, kv_heads, units, config: 40, raising=False)
+
+    def shares(**asked) -> tuple[int, int]:
+        split = plan(cache, *batch_of(4), max_context=4096, **asked).split
+        return split.shares, split.partial_out.shape[0]
+
+    assert shares(total_context=5000, equal_shares=True) == (40, 44)
+    assert shares(total_context=5000) == (0, 16)
+    assert shares(total_context=4 * 4000, equal_shares=True) == (0, 20)
+    assert shares(total_context=5000, equal_shares=True, batch_invariant=True)[0] == 0
+
+
 @pytest.mark.parametrize("total", [-1, 4 * 100 + 1, 2.0, True], ids=str)
 def test_a_sum_of_lengths_that_cannot_be_is_refused(recorded, total):
     with pytest.raises((CallError, WrongShape), match=r"^total_context: required "):
