@@ -23,7 +23,8 @@ from kvreg.core.layouts import LayoutId
 from kvreg.core.lookup import Lookup
 from kvreg.core.modes import Format, Mode
 from kvreg.core.near import completed
-from kvreg.core.requests import Accuracy, Op, Request
+from kvreg.core.ranking import Candidate, ranked
+from kvreg.core.requests import Op, Request
 from kvreg.core.selections import Chosen, ModeResult, Note, Selection
 from kvreg.core.standing import ALLOWABLE, known_exception, measured_at, stand, switched_off
 from kvreg.core.tuned import WARNED, choose, is_slice
@@ -79,22 +80,6 @@ def _require_allowable(word: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    """An accepted variant."""
-
-    variant: Variant
-    backend: Backend
-    evidence: Evidence
-    format: Format
-    latency_us: float | None
-    notes: tuple[Note, ...]
-
-    def order(self, accuracy: Accuracy) -> tuple[int, bool, float, str]:
-        latency = self.latency_us if self.latency_us is not None else float("inf")
-        return self.evidence.tier.rank, self.variant.accuracy != accuracy, latency, str(self.variant.id)
-
-
-@dataclass(frozen=True, slots=True)
 class _Desk:
     """One request being answered for one mode; holds what its modes share."""
 
@@ -111,7 +96,7 @@ class _Desk:
 
     def answer(self, mode: Mode) -> ModeResult:
         """Return the result of one mode."""
-        accepted: list[_Candidate] = []
+        accepted: list[Candidate] = []
         decisions: list[Decision] = []
         notes: list[Note] = []
         for op in Op:
@@ -133,7 +118,7 @@ class _Desk:
         for backend in self.lookup.backends():
             notes += self.lookup.fault_notes(backend, mode)
         notes += self.lookup.tuned_faults
-        winners = self._winners(accepted)
+        winners = self._winners(ranked(accepted, self.request, self.device, self.lookup))
         if len(winners) == len(Op):
             return self._selected(mode, winners, notes, decisions)
         served = {decision.op for decision in decisions if decision.verdict == "accepted"}
@@ -151,7 +136,7 @@ class _Desk:
         )
 
     def _selected(
-        self, mode: Mode, winners: Mapping[Op, _Candidate], notes: list[Note], decisions: list[Decision]
+        self, mode: Mode, winners: Mapping[Op, Candidate], notes: list[Note], decisions: list[Decision]
     ) -> ModeResult:
         ops: dict[Op, Chosen] = {}
         for op, winner in winners.items():
@@ -205,7 +190,7 @@ class _Desk:
             ),
         ]
 
-    def _judge(self, variant: Variant, backend: Backend) -> tuple[_Candidate | None, tuple[Reason, ...]]:
+    def _judge(self, variant: Variant, backend: Backend) -> tuple[Candidate | None, tuple[Reason, ...]]:
         """Return a candidate, or every reason against the variant."""
         request, device = self.request, self.device
         reasons = constraints.failed(variant, request, device, self.family)
@@ -223,33 +208,17 @@ class _Desk:
             reasons += switched_off(known, device, self.lookup.expectations([known]))
             if not reasons and standing.evidence is not None:
                 stored = variant_format(variant, device, request.head_size, self.layout, request.dtype)
-                latency, ranked = self._latency(variant, backend, standing.evidence)
-                return _Candidate(variant, backend, standing.evidence, stored, latency, (*standing.notes, *ranked)), ()
+                point = measured_at(standing.evidence, variant.op, request)
+                latency = point.us if point is not None else None
+                return Candidate(variant, backend, standing.evidence, stored, latency, standing.notes), ()
         return None, tuple(constraints.by_order(reasons))
 
-    def _latency(self, variant: Variant, backend: Backend, evidence: Evidence) -> tuple[float | None, list[Note]]:
-        """Return the time that ranks a variant, with a note where that of another head size stands in.
-
-        A smaller head size's counts in proportion to the bytes of a row.
-        """
-        point = measured_at(evidence, variant.op, self.request)
-        if point is not None or evidence.timings or evidence.device != self.device.key:
-            return (point.us if point is not None else None), []
-        near = self.lookup.timed_near(backend, variant.mode, str(variant.id), evidence.kernel_hash)
-        point = measured_at(near, variant.op, self.request) if near is not None else None
-        if near is None or point is None:
-            return None, []
-        head_size = self.request.head_size
-        us = point.us * max(1.0, head_size / near.head_size)
-        stands = f"no time at head size {head_size}: ranked as {us:.4g} us, from {point.us:.4g} us at {near.head_size}"
-        return us, [Note("speed_stand_in", f"{variant.id}: {stands}")]
-
-    def _winners(self, accepted: Sequence[_Candidate]) -> dict[Op, _Candidate]:
+    def _winners(self, accepted: Sequence[Candidate]) -> dict[Op, Candidate]:
         """Return the best candidate of each op such that all store one format; incomplete where none agree."""
         ordered = sorted(accepted, key=lambda candidate: candidate.order(self.request.accuracy))
-        best: dict[Op, _Candidate] = {}
+        best: dict[Op, Candidate] = {}
         for stored in dict.fromkeys(candidate.format for candidate in ordered):
-            winners: dict[Op, _Candidate] = {}
+            winners: dict[Op, Candidate] = {}
             for candidate in ordered:
                 if candidate.format == stored:
                     winners.setdefault(candidate.variant.op, candidate)
@@ -257,7 +226,7 @@ class _Desk:
                 best = winners
         return {op: best[op] for op in Op if op in best}
 
-    def _chosen(self, winner: _Candidate) -> tuple[Chosen, list[Note]]:
+    def _chosen(self, winner: Candidate) -> tuple[Chosen, list[Note]]:
         variant, device, request = winner.variant, self.device, self.request
         notes = [*winner.notes, *self._version_notes(winner.evidence)]
         shelves = self.lookup.shelves(winner.backend, variant.mode, variant.op, request.group)
@@ -282,7 +251,7 @@ class _Desk:
             if then and here and _release(then) != _release(here):
                 yield Note(f"other_{name}", f"validated with {name} {then}, here is {here}")
 
-    def _accuracy(self, winner: _Candidate) -> str:
+    def _accuracy(self, winner: Candidate) -> str:
         """Return the accuracy class; of a variant that no card has measured, whose class it is."""
         if winner.evidence.tier is not Tier.COMPILED:
             return winner.variant.accuracy
