@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import importlib
 import json
 import os
@@ -85,6 +86,9 @@ class LazyGroup(Group):
             return None
         module, _, attribute = COMMANDS[cmd_name].target.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        if not gc.isenabled():  # `run` began, and what is loaded by now stays
+            gc.freeze()
+            gc.enable()
         return command
 
     def resolve_command(
@@ -138,6 +142,7 @@ def version() -> str:
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
+    gc.disable()  # to look for garbage among modules that are being loaded is a twentieth of a short command
     if COMPLETION in os.environ:
         cli.main(prog_name="kvreg", complete_var=COMPLETION)
     sys.exit(status(sys.argv[1:] if arguments is None else arguments))

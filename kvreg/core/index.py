@@ -221,13 +221,12 @@ class Index:
                     yield root, overlay, records
                     continue
             sources = evidence_files(root / folder / mode)
-            traces = [path for path in sources if path.suffix == ".yaml"]
             records = self._cache.part(
                 "evidence",
                 f"{folder}-{mode}",
                 part,
                 sources,
-                lambda traces=traces, root=root: _builders().evidence(traces, root),  # type: ignore[misc]
+                lambda found=sources, root=root: _builders().evidence(traces_among(found), root),  # type: ignore[misc]
             )
             yield root, overlay, records or []
 
@@ -239,15 +238,13 @@ class Index:
             _warn_unreadable(self.home / kind)
         return self.home / kind
 
-    def _package(self, name: str) -> list[Path]:
-        return (
-            self._packages.setdefault(name, package_files(name))
-            if name not in self._packages
-            else self._packages[name]
-        )
+    def _package(self, name: str) -> list[str]:
+        if name not in self._packages:
+            self._packages[name] = package_files(name)
+        return self._packages[name]
 
     @cached_property
-    def _packages(self) -> dict[str, list[Path]]:
+    def _packages(self) -> dict[str, list[str]]:
         return {}
 
     @property
@@ -307,16 +304,23 @@ def _warn_unreadable(folder: Path) -> None:
         notices.warn(problem)
 
 
-def evidence_files(path: Path) -> list[Path]:
-    """Return the traces and logs of one device's and mode's folder, sorted; empty when there is none."""
+def evidence_files(path: Path) -> list[str]:
+    """Return the paths of the traces and logs of one device's and mode's folder, sorted; empty when there is none."""
     try:
         names = os.listdir(path)
     except OSError:
         _warn_unreadable(path)
         return []
     return [
-        path / name for name in sorted(names) if not name.startswith(".") and name.endswith((".yaml", ".jsonl.gz"))
+        os.path.join(path, name)
+        for name in sorted(names)
+        if not name.startswith(".") and name.endswith((".yaml", ".jsonl.gz"))
     ]
+
+
+def traces_among(paths: Sequence[str]) -> list[Path]:
+    """Return the traces among `evidence_files`, without their logs."""
+    return [Path(path) for path in paths if path.endswith(".yaml")]
 
 
 def _builders() -> Any:

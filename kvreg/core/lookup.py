@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.selections import Note
 from kvreg.core.tuned import SOFT, Shelf, part_of
+from kvreg.core.variants import Variant
 
 if TYPE_CHECKING:
     from kvreg.core.expectations.derived import Touching
@@ -31,10 +32,17 @@ class Lookup:
         self.head_size = head_size
         self._kernels: dict[str, Kernels] = {}
         self._records: dict[tuple[str, Mode], list[Recorded]] = {}
+        self._variants: dict[str, Sequence[Variant]] = {}
 
     def backends(self) -> list[Backend]:
         """Return the backends of the device's platform."""
         return [each for each in self.index.backends if each.platform == self.device.platform]
+
+    def variants(self, backend: Backend) -> Sequence[Variant]:
+        """Return the variants of a backend."""
+        if backend.name not in self._variants:
+            self._variants[backend.name] = backend.variants()
+        return self._variants[backend.name]
 
     def kernels(self, backend: Backend) -> Kernels:
         """Return the kernel hashes of a backend's variants."""

@@ -169,7 +169,8 @@ class _Desk:
         return mode.bytes_per_token_head(head_size, dtype), mode.compression(head_size, dtype)
 
     def _offered(self, mode: Mode) -> list[tuple[Backend, Variant]]:
-        return [(backend, v) for backend in self.lookup.backends() for v in backend.variants() if v.mode is mode]
+        lookup = self.lookup
+        return [(backend, v) for backend in lookup.backends() for v in lookup.variants(backend) if v.mode is mode]
 
     def _format_offered(self, mode: Mode) -> Format:
         """Return the format of a mode that is refused: a variant's own where there is one."""

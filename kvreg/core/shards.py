@@ -47,7 +47,7 @@ class Cache:
         kind: str,
         name: str,
         part: str,
-        sources: Sequence[Path],
+        sources: Sequence[str | Path],
         build: Callable[[], Mapping[str, Payload]],
     ) -> Payload | None:
         """Return one part of what `build` derives from `sources`; None when the sources hold no such part.
@@ -58,8 +58,9 @@ class Cache:
         if not sources:
             return None
         began = time.time_ns()
-        stamps = [stamp(path) for path in sorted(sources)]
-        place = self._place(kind, name, sources)
+        paths = sorted(os.fspath(path) for path in sources)
+        stamps = [stamp(path) for path in paths]
+        place = self._place(kind, name, paths)
         if place is not None:
             payload = read(place / f"{part}.json", kind, part, stamps)
             if payload is not None:
@@ -77,11 +78,12 @@ class Cache:
                 self._unkept[key] = stamps, built
         return sorted(built) if part == PARTS else built.get(part)
 
-    def _place(self, kind: str, name: str, sources: Sequence[Path]) -> Path | None:
-        """Return the folder of a set of shards; checkouts that share a KVREG_HOME get one each."""
+    def _place(self, kind: str, name: str, sources: Sequence[str]) -> Path | None:
+        """Return the folder of the shards of sorted sources; checkouts that share a KVREG_HOME get one each."""
         if self.folder is None:
             return None
-        origin = os.path.commonpath([str(path.parent) for path in sources])
+        # Of sorted texts the first and the last share no more than all do.
+        origin = os.path.commonpath([os.path.dirname(sources[0]), os.path.dirname(sources[-1])])
         return self.folder / kind / f"{name}-{zlib.crc32(origin.encode()):08x}"
 
     def _store(self, place: Path, kind: str, built: Mapping[str, Payload], stamps: list[list[Any]]) -> bool:
@@ -99,13 +101,13 @@ class Cache:
         return True
 
 
-def stamp(path: Path) -> list[Any]:
+def stamp(path: str) -> list[Any]:
     """Return [path, size, mtime_ns]; a file that vanished has size -1, which no file has."""
     try:
-        found = path.stat()
+        found = os.stat(path)
     except OSError:
-        return [str(path), -1, 0]
-    return [str(path), found.st_size, found.st_mtime_ns]
+        return [path, -1, 0]
+    return [path, found.st_size, found.st_mtime_ns]
 
 
 def read(path: Path, kind: str, part: str, sources: list[list[Any]] | None) -> Payload | None:

@@ -18,7 +18,7 @@ from kvreg.core import builders, shards
 from kvreg.core.backends import Backend
 from kvreg.core.errors import BadFile
 from kvreg.core.expectations import own
-from kvreg.core.index import MANIFEST, evidence_files
+from kvreg.core.index import MANIFEST, evidence_files, traces_among
 
 
 def ship(backends: Sequence[Backend], place: Path, exceptions: Path | None = None) -> None:
@@ -42,9 +42,7 @@ def ship(backends: Sequence[Backend], place: Path, exceptions: Path | None = Non
                 mode.name: _write(
                     place / "evidence" / name / device.name / mode.name,
                     "evidence",
-                    builders.evidence(
-                        [each for each in evidence_files(mode) if each.suffix == ".yaml"], backend.evidence_dir
-                    ),
+                    builders.evidence(traces_among(evidence_files(mode)), backend.evidence_dir),
                     hashes,
                 )
                 for mode in _folders(device)

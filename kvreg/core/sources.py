@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -21,9 +22,15 @@ def source_file(module: str) -> Path | None:
     return Path(spec.origin)
 
 
-def package_files(module: str) -> list[Path]:
-    """Return every .py file of the top-level package that a module lies in, sorted."""
+def package_files(module: str) -> list[str]:
+    """Return the path of every .py file of the top-level package that a module lies in, sorted.
+
+    As texts: a start from a checkout looks at hundreds, and a Path costs as much as the look.
+    """
     origin = source_file(module.partition(".")[0])
     if origin is None:
         return []
-    return sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
+    if origin.name != "__init__.py":
+        return [str(origin)]
+    walked = os.walk(origin.parent)
+    return sorted(os.path.join(folder, name) for folder, _, names in walked for name in names if name.endswith(".py"))

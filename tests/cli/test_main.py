@@ -99,6 +99,12 @@ sys.modules["kvreg.cli.devices"] = broken
 """
 
 
+def test_garbage_is_collected_once_a_command_is_loaded(kvreg: Run) -> None:
+    looked = BROKEN.replace('raise ZeroDivisionError("two\\nlines")', "import gc; print(gc.isenabled())")
+
+    assert kvreg("devices", before=looked).out == "True\n"
+
+
 def test_an_unexpected_error_is_one_line_that_names_the_way_to_the_traceback(kvreg: Run) -> None:
     answer = kvreg("devices", before=BROKEN)
 

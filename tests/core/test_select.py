@@ -462,6 +462,18 @@ def test_every_mode_is_answered_when_none_is_named(workshop):
     assert [result.verdict == "selected" for result in answer.results] == [True, False, False, False, True]
 
 
+def test_a_backend_names_its_variants_as_often_for_every_mode_as_for_one(workshop, monkeypatch):
+    workshop.validate("alpha")
+    calls = []
+    monkeypatch.setattr(workshop.backend, "variants", lambda: calls.append(1) or workshop.offered)
+
+    workshop.ask("alpha", INT4, 96)
+    for_one = len(calls)
+    workshop.ask("alpha", "all", 96)
+
+    assert len(calls) <= 2 * for_one
+
+
 def test_a_family_that_the_environment_insists_on_refuses_the_others(workshop):
     workshop.validate("alpha")
 
