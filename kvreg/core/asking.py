@@ -13,6 +13,7 @@ from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Mode
 from kvreg.core.near import completed
 from kvreg.core.requests import DTYPES, FEATURES, Accuracy, Request
+from kvreg.core.scalars import whole
 from kvreg.core.select import select
 from kvreg.core.selections import Selection
 from kvreg.core.standing import ALLOWABLE
@@ -111,8 +112,8 @@ def make_request(
     assumed = [name for name, value in given.items() if value is None]
     values = {name: _DEFAULTS[name] if value is None else value for name, value in given.items()}
     for name, most in _COUNTS.items():
-        _count(name, values[name], most)
-    _count("head_size", head_size, INT32)
+        values[name] = _count(name, values[name], most)
+    head_size = _count("head_size", head_size, INT32)
     _count("batch x context", values["batch"] * values["context"], INT32 * values["page"])
     _known("dtype", values["dtype"], DTYPES)
     _known("accuracy", values["accuracy"], get_args(Accuracy))
@@ -183,10 +184,12 @@ def _known(field: str, value: object, valid: Sequence[str]) -> None:
     raise UsageError(message, candidates=near or valid)
 
 
-def _count(field: str, value: object, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+def _count(field: str, value: object, most: int) -> int:
+    count = whole(value)
+    if count is None or count < 1:
         raise UsageError(
             wrong(field, required="a whole number from 1", found=shown(value), remedy="give such a number")
         )
-    if value > most:
-        raise UsageError(wrong(field, required=f"at most {most}", found=str(value), remedy="give a smaller number"))
+    if count > most:
+        raise UsageError(wrong(field, required=f"at most {most}", found=str(count), remedy="give a smaller number"))
+    return count

@@ -6,6 +6,7 @@ a graph. They compute no gradients.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,6 +88,8 @@ def attend(
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if return_lse else None
     scale = cache.kind.head_size**-0.5 if scale is None else float(scale)
+    window = None if window is None else operator.index(window)
+    softcap = None if softcap is None else float(softcap)
     masked = features.mask(causal, cache.device)
     if torch.compiler.is_compiling():
         split = plan.split
@@ -94,8 +97,7 @@ def attend(
         torch.ops.kvreg.attend(
             q, cache.buffer, page_table, seq_lens, cu_q, out, lse, split.partial_out, split.partial_lse,
             cache.view.tensor_scales, each, sinks, alibi, prefix_ranges, cache.spec, split.splits, split.chunk,
-            split.shares, plan.max_context, plan.batch_invariant, scale, one, window,
-            None if softcap is None else float(softcap),
+            split.shares, plan.max_context, plan.batch_invariant, scale, one, window, softcap,
         )  # fmt: skip
     else:
         split = ops.split_for(cache.kind, q, n_seqs, plan.split)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
 
@@ -10,6 +11,7 @@ from kvreg.core import layouts
 from kvreg.core.errors import OutOfMemory, WrongCache, WrongShape, shown, wrong
 from kvreg.core.layouts import CacheStrides, LayoutId, Plane
 from kvreg.core.modes import SCALE_BYTES, Mode
+from kvreg.core.scalars import whole
 from kvreg.runtime.geometry import MOST_REACH, Geometry, Kind
 
 PAIR_BYTES = 2
@@ -106,8 +108,11 @@ def spread(strides: CacheStrides, page_bytes: int) -> CacheStrides:
     )
 
 
-def require_strides(strides: object) -> None:
-    """Raise WrongCache unless `strides` is a CacheStrides of planes whose every number is an int that 64 bits hold."""
+def whole_strides(strides: object) -> CacheStrides:
+    """Return strides with ints for their numbers.
+
+    Raises WrongCache unless it is a CacheStrides of planes whose every number is whole and held by 64 bits.
+    """
     if not isinstance(strides, CacheStrides):
         raise WrongCache(
             wrong(
@@ -117,13 +122,11 @@ def require_strides(strides: object) -> None:
                 remedy="build one of kvreg.core.layouts, or leave it out for dense pages",
             )
         )
+    found: dict[str, Any] = {}
     for side in ("k", "v", "k_scale", "v_scale"):
         plane = getattr(strides, side)
         if isinstance(plane, Plane):
-            for each in fields(Plane):
-                number = getattr(plane, each.name)
-                if number is not None or each.name != "value":
-                    _require_bytes(f"strides, {side}.{each.name}", number)
+            found[side] = _whole_plane(side, plane)
         elif plane is not None or not side.endswith("scale"):
             raise WrongCache(
                 wrong(
@@ -133,13 +136,22 @@ def require_strides(strides: object) -> None:
                     remedy="say where its rows lie: kvreg.core.layouts.Plane(offset, page, slot, head)",
                 )
             )
-    _require_bytes("strides, page_bytes", strides.page_bytes)
+    return replace(strides, page_bytes=_whole_bytes("strides, page_bytes", strides.page_bytes), **found)
 
 
-def _require_bytes(subject: str, number: object) -> None:
-    if not isinstance(number, int) or isinstance(number, bool) or abs(number) > INT64:
+def _whole_plane(side: str, plane: Plane) -> Plane:
+    numbers = {each.name: getattr(plane, each.name) for each in fields(Plane)}
+    if plane.value is None:
+        del numbers["value"]
+    return Plane(**{name: _whole_bytes(f"strides, {side}.{name}", number) for name, number in numbers.items()})
+
+
+def _whole_bytes(subject: str, number: object) -> int:
+    count = None if isinstance(number, torch.Tensor) else whole(number)
+    if count is None or abs(count) > INT64:
         required = "a whole number of bytes that 64 bits hold"
         raise WrongCache(wrong(subject, required=required, found=shown(number), remedy="pass such an int"))
+    return count
 
 
 def pages_that_fit(kind: Kind, strides: CacheStrides, size: int) -> int:

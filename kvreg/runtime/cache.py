@@ -11,6 +11,7 @@ from kvreg.core import layouts
 from kvreg.core.errors import CallError, DeviceUnavailable, WrongDevice, WrongDtype, WrongShape, wrong
 from kvreg.core.layouts import CacheStrides, LayoutId
 from kvreg.core.modes import Mode
+from kvreg.core.scalars import whole
 from kvreg.core.selections import Selection
 from kvreg.runtime import buffers
 from kvreg.runtime.geometry import Geometry, Kind, kind_of
@@ -64,7 +65,7 @@ class KVCache:
         that are none.
         """
         kind = kind_of(selection)
-        _check_pages(pages)
+        pages = _page_count(pages)
         place = _place(kind, selection.resolution.device.arch, device)
         strides = _dense(kind)
         buffer = buffers.zeroed(pages, strides.page_bytes, place)
@@ -105,7 +106,7 @@ class KVCache:
         if strides is None:
             strides, fitting = buffers.read_strides(kind, tensor, _dense(kind))
         else:
-            buffers.require_strides(strides)
+            strides = buffers.whole_strides(strides)
             fitting = buffers.pages_that_fit(kind, strides, buffer.numel())
         if pages is None:
             if fitting < 1:
@@ -118,7 +119,7 @@ class KVCache:
                     )
                 )
             pages = fitting
-        _check_pages(pages)
+        pages = _page_count(pages)
         geometry = Geometry(kind, pages, strides)
         buffers.check(geometry, buffer)
         return cls(selection, geometry, buffer, tensor_scales)
@@ -162,13 +163,15 @@ def _dense(kind: Kind) -> CacheStrides:
     )
 
 
-def _check_pages(pages: object) -> None:
-    if not isinstance(pages, int) or isinstance(pages, bool):
+def _page_count(pages: object) -> int:
+    count = None if isinstance(pages, torch.Tensor) else whole(pages)
+    if count is None:
         raise CallError(
             wrong("pages", required="an int", found=type(pages).__name__, remedy="pass the number of pages")
         )
-    if pages < 1:
-        raise WrongShape(wrong("pages", required="at least 1", found=pages, remedy="pass the number of pages"))
+    if count < 1:
+        raise WrongShape(wrong("pages", required="at least 1", found=count, remedy="pass the number of pages"))
+    return count
 
 
 def _interpreted() -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kvreg.core.errors import CallError, WrongCache, WrongDevice, WrongDtype, WrongShape, wrong
+from kvreg.core.scalars import real, whole
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.geometry import MOST_REACH, Kind
 from kvreg.runtime.overlaps import require_own_memory
@@ -163,13 +164,15 @@ def batch(cu_q: Any, seq_lens: Any, device: Any) -> int:
     return int(seq_lens.shape[0])
 
 
-def plan_call(cache: Any, cu_q: Any, seq_lens: Any, max_context: Any, total_context: Any = None) -> int:
-    """Return the number of sequences; raise unless a plan can be made."""
+def plan_call(
+    cache: Any, cu_q: Any, seq_lens: Any, max_context: Any, total_context: Any = None
+) -> tuple[int, int, int | None]:
+    """Return the number of sequences, `max_context` and `total_context`; raise unless a plan can be made."""
     is_cache(cache)
     n_seqs = batch(cu_q, seq_lens, cache.device)
-    _host_count("max_context", max_context, "the most tokens that a sequence may have")
+    max_context = host_count("max_context", max_context, "the most tokens that a sequence may have")
     if total_context is not None:
-        _host_count("total_context", total_context, "the tokens of all sequences together, or None")
+        total_context = host_count("total_context", total_context, "the tokens of all sequences together, or None")
     if not 1 <= max_context <= MOST_TOKENS:
         raise WrongShape(
             wrong(
@@ -188,11 +191,13 @@ def plan_call(cache: Any, cu_q: Any, seq_lens: Any, max_context: Any, total_cont
                 remedy="pass the sum of seq_lens, or leave it out",
             )
         )
-    return n_seqs
+    return n_seqs, max_context, total_context
 
 
-def _host_count(name: str, value: Any, what: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
+def host_count(name: str, value: Any, what: str) -> int:
+    """Return a count of the host as an int; raises CallError for a tensor and for what is no whole number."""
+    count = None if isinstance(value, torch.Tensor) else whole(value)
+    if count is None:
         raise CallError(
             wrong(
                 name,
@@ -201,6 +206,7 @@ def _host_count(name: str, value: Any, what: str) -> None:
                 remedy=f"pass {what}; a tensor would make the host wait",
             )
         )
+    return count
 
 
 def attend_call(
@@ -260,9 +266,8 @@ def attend_call(
             )
         if not torch.compiler.is_compiling() and not out.is_meta:
             require_own_memory(out, q, cache.buffer)
-    if scale is not None and (
-        not isinstance(scale, (int, float)) or isinstance(scale, bool) or not math.isfinite(scale)
-    ):
+    factor = None if scale is None else real(scale)
+    if scale is not None and (factor is None or not math.isfinite(factor)):
         raise CallError(
             wrong(
                 "scale",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from kvreg.core.errors import CallError, FeatureNotSelected, WrongDtype, WrongShape, wrong
+from kvreg.core.scalars import real
 from kvreg.runtime import checks
 from kvreg.runtime.geometry import Kind
 from kvreg.runtime.launchers import Features
@@ -96,9 +97,8 @@ def of(
         prefix_ranges = None
     if causal is True and window is None and softcap is None and sinks is None and alibi is None:
         return _PLAIN if prefix_ranges is None else Features(prefix_ranges=prefix_ranges)
-    cap = None if softcap is None else float(softcap)
     window = None if window is None else min(window, _WIDEST_WINDOW)
-    return Features(causal, window, cap, sinks, alibi, prefix_ranges)
+    return Features(causal, window, softcap, sinks, alibi, prefix_ranges)
 
 
 def within_sequences(features: Features, seq_lens: torch.Tensor) -> Features:
@@ -158,16 +158,8 @@ def _check_causal(causal: Any, n_seqs: int, device: Any) -> None:
 
 
 def _check_window(window: Any) -> None:
-    if not isinstance(window, int) or isinstance(window, bool):
-        raise CallError(
-            wrong(
-                "window",
-                required="an int on the host",
-                found=type(window).__name__,
-                remedy="pass the number of keys that a query sees, its own included; None for all",
-            )
-        )
-    if not 1 <= window < 1 << 31:
+    keys = checks.host_count("window", window, "the number of keys that a query sees, its own included; None for all")
+    if not 1 <= keys < 1 << 31:
         raise CallError(
             wrong(
                 "window",
@@ -179,7 +171,8 @@ def _check_window(window: Any) -> None:
 
 
 def _check_softcap(softcap: Any) -> None:
-    if not isinstance(softcap, (int, float)) or isinstance(softcap, bool):
+    cap = real(softcap)
+    if cap is None:
         raise CallError(
             wrong(
                 "softcap",
@@ -188,7 +181,7 @@ def _check_softcap(softcap: Any) -> None:
                 remedy="pass a float, or None for no cap",
             )
         )
-    if not (math.isfinite(softcap) and softcap > 0):
+    if not (math.isfinite(cap) and cap > 0):
         raise CallError(
             wrong("softcap", required="a finite number above 0", found=softcap, remedy="pass None for no cap")
         )

@@ -78,7 +78,7 @@ def plan(
 
     Raises CallError, WrongShape, WrongDtype or WrongDevice.
     """
-    n_seqs = checks.plan_call(cache, cu_q, seq_lens, max_context, total_context)
+    n_seqs, max_context, total_context = checks.plan_call(cache, cu_q, seq_lens, max_context, total_context)
     kind = cache.kind
     launcher = load(kind.decode.launcher)
     config = config_of(kind.decode, batch_invariant)

@@ -9,6 +9,7 @@ import torch
 
 from kvreg.core.errors import CallError, WrongDevice, WrongDtype, WrongShape, wrong
 from kvreg.core.modes import Mode
+from kvreg.core.scalars import real
 from kvreg.runtime.geometry import Kind
 
 _REMEDY = "pass (k_scale, v_scale), or a (2,) float32 tensor on the cache's device"
@@ -55,9 +56,9 @@ def _numbers(given: Any) -> tuple[float, float]:
             )
         )
     for value in given:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not (number and math.isfinite(value) and value > 0):
-            raise _not_positive(value if number else type(value).__name__)
+        number = real(value)
+        if number is None or not (math.isfinite(number) and number > 0):
+            raise _not_positive(type(value).__name__ if number is None else value)
     return float(given[0]), float(given[1])
 
 
