@@ -103,24 +103,32 @@ class Driver:
             shapes.append(Compared(each.shape, results.ordered(rows, modes), bandwidth))
         return Results(bandwidth, shapes)
 
-    def _compile(self, jobs: Sequence[_Job]) -> None:
-        """Let every kernel compile in a process of its own; what fails here fails again, as a row, when measured."""
-        if self.place == "cpu" or not jobs:
+    def compile(self, named: Sequence[tuple[str, Task]]) -> None:
+        """Run each task, which compiles something, beside the others; their processes have ended when this returns.
+
+        On the cpu device nothing is compiled. What fails here fails again, as a row, when it is measured.
+        """
+        if self.place == "cpu" or not named:
             return
-        parts = [(job.shape, subject) for job in jobs for subject in job.subjects if subject.compiles]
-        tasks = [
-            Task(
-                f"{_MODULE}:compile_subject",
-                {"shape": shape.to_json(), "subject": subject.to_json(), **self._where()},
-                COMPILE_TIMEOUT_S,
-            )
-            for shape, subject in parts
-        ]
-        self.view.stage("compile", len(tasks), 0)
-        for index, outcome in self.outcomes(tasks, os.cpu_count() or 1):
-            shape, subject = parts[index]
-            self.view.advance(f"{shape.name}: {subject.name}", {"status": outcome.status, "error": outcome.error})
+        self.view.stage("compile", len(named), 0)
+        for index, outcome in self.outcomes([task for _, task in named], os.cpu_count() or 1):
+            self.view.advance(named[index][0], {"status": outcome.status, "error": outcome.error})
             self.require_device(outcome)
+
+    def _compile(self, jobs: Sequence[_Job]) -> None:
+        """Let every kernel compile in a process of its own."""
+        parts = [(job.shape, subject) for job in jobs for subject in job.subjects if subject.compiles]
+        self.compile(
+            [(f"{shape.name}: {subject.name}", self.compile_task(shape, subject)) for shape, subject in parts]
+        )
+
+    def compile_task(self, shape: Shape, subject: Subject) -> Task:
+        """Return what compiles whatever a subject launches at a shape."""
+        return Task(
+            f"{_MODULE}:compile_subject",
+            {"shape": shape.to_json(), "subject": subject.to_json(), **self.where()},
+            COMPILE_TIMEOUT_S,
+        )
 
     def _measure(self, jobs: Sequence[_Job]) -> tuple[float | None, dict[int, Found]]:
         """Return the read bandwidth and, by their id, what was found of the jobs that the time was enough for.
@@ -179,12 +187,13 @@ class Driver:
     def _task(self, job: _Job, subjects: Sequence[Subject]) -> Task:
         return Task(
             f"{_MODULE}:measure",
-            {"shape": job.shape.to_json(), "subjects": [each.to_json() for each in subjects], **self._where()},
+            {"shape": job.shape.to_json(), "subjects": [each.to_json() for each in subjects], **self.where()},
             MEASURE_TIMEOUT_S,
             bundle=_TOGETHER,
         )
 
-    def _where(self) -> dict[str, Any]:
+    def where(self) -> dict[str, Any]:
+        """Return the arguments that say for which device a task is, and with whose kernels beside."""
         return {"device": self.device, "place": self.place, "peer": self.peer}
 
     def _identity(self, job: _Job) -> dict[str, Any]:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import gc
 import math
-import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from kvreg.bench import own_calls, peer_calls
 from kvreg.bench.contender import Contender
+from kvreg.bench.host_clock import load, time_calls
 from kvreg.bench.material import Material, build
 from kvreg.bench.shapes import Shape
 from kvreg.bench.subjects import Subject
@@ -31,25 +33,29 @@ SAMPLES = 15
 SECONDS = 4.0
 """After which a shape is given no further sample, once each of its kernels has `LEAST`."""
 LEAST = 3
-HOST_CALLS = 30
+HOST_SECONDS = 0.05
+"""For the host's time of a kernel, which is one column among others here."""
+MOST_ROTATIONS = 1024
+"""Buffers of the smallest calls: 150 KB each are three times an L2 of 50 MB."""
 
 Plain = Mapping[str, Any]
+Key = TypeVar("Key", bound=Hashable)
 
 
 def read_bandwidth(place: str, size: int = timing.READ_BYTES) -> float:
     """Return the device's read bandwidth in bytes per second."""
-    _use(place)
+    use(place)
     return timing.read_bandwidth(torch.device(place).type, size=size)
 
 
 def compile_subject(shape: Plain, subject: Plain, device: str, place: str, peer: str | None) -> None:
     """Launch a subject once over one page that stands for all: whatever its launches compile, is compiled then."""
-    _use(place)
+    use(place)
     of = Shape.from_json(shape)
     material = build(of, place, hollow=of.op is not Op.WRITE)
     contender = _prepare(Subject.from_json(subject), material, resolve.resolve(device).device, 1, peer)
     contender.calls[0]()
-    _wait(place)
+    wait(place)
 
 
 def measure(
@@ -62,14 +68,12 @@ def measure(
     median time of the eager call on the host (None on the cpu, where it is `us`), e is None for a write.
     Raises what has poisoned the process, memory that is not enough included.
     """
-    _use(place)
+    use(place)
     of, on = Shape.from_json(shape), resolve.resolve(device).device
     try:
         return _measure(of, [Subject.from_json(each) for each in subjects], on, place, peer)
     finally:
-        gc.collect()
-        if torch.device(place).type == "cuda":
-            torch.cuda.empty_cache()
+        release(place)
 
 
 def _measure(
@@ -82,13 +86,13 @@ def _measure(
     for index, subject in enumerate(subjects):
         try:
             made = _prepare(subject, material, device, _rotations(shape, subject, place), peer)
-            rows[index]["e"] = _finite(made.error())
+            rows[index]["e"] = finite(made.error())
             samplers[index] = timing.sampler(made.calls, kind)
             contenders[index] = made
         except Exception as error:
-            _require_sound(error)
+            require_sound(error)
             rows[index] = {"status": "error", "detail": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
-    taken = _by_turns({index: sampler for index, (sampler, _) in samplers.items()})
+    taken = by_turns({index: sampler for index, (sampler, _) in samplers.items()})
     for index, contender in contenders.items():
         found = timing.summary(taken[index], samplers[index][1])
         rows[index] |= {
@@ -102,6 +106,20 @@ def _measure(
             "host_us": None if kind == "cpu" else _host_us(contender, place),
         }
     return rows
+
+
+def measure_host(shape: Plain, subject: Plain, device: str, place: str, peer: str | None) -> dict[str, Any]:
+    """Return the host's time of a subject's eager call: `host_clock.HostTime` and the `Load` before it."""
+    use(place)
+    of, on = Shape.from_json(shape), resolve.resolve(device).device
+    try:
+        contender = _prepare(Subject.from_json(subject), build(of, place), on, 1, peer)
+        contender.calls[0]()  # compiles what is not compiled yet
+        wait(place)
+        before = load()
+        return asdict(time_calls(contender.calls, partial(wait, place))) | asdict(before)
+    finally:
+        release(place)
 
 
 def _prepare(subject: Subject, material: Material, device: Device, rotations: int, peer: str | None) -> Contender:
@@ -130,12 +148,14 @@ def _rotations(shape: Shape, subject: Subject, place: str) -> int:
         return 2
     stored = Mode(subject.mode).bytes_per_token_head(shape.head_size) * shape.kv_heads * shape.tokens
     size = getattr(torch.cuda.get_device_properties(torch.device(place)), "L2_cache_size", None)
-    return timing.rotations(moved_bytes(shape, Mode(subject.mode)) or stored, int(size) if size else None)
+    return timing.rotations(
+        moved_bytes(shape, Mode(subject.mode)) or stored, int(size) if size else None, most=MOST_ROTATIONS
+    )
 
 
-def _by_turns(samplers: Mapping[int, timing.Sampler]) -> dict[int, list[float]]:
+def by_turns(samplers: Mapping[Key, timing.Sampler]) -> dict[Key, list[float]]:
     """Return samples of each, taken by turns."""
-    taken: dict[int, list[float]] = {index: [] for index in samplers}
+    taken: dict[Key, list[float]] = {index: [] for index in samplers}
     end = time.monotonic() + SECONDS
     for number in range(SAMPLES):
         if number >= LEAST and time.monotonic() > end:
@@ -146,33 +166,34 @@ def _by_turns(samplers: Mapping[int, timing.Sampler]) -> dict[int, list[float]]:
 
 
 def _host_us(contender: Contender, place: str) -> float:
-    """Return the median time of the Python call alone; the device is idle when the first one begins."""
-    _wait(place)
-    calls, times = contender.calls, []
-    for number in range(HOST_CALLS):
-        begun = time.perf_counter()
-        calls[number % len(calls)]()
-        times.append((time.perf_counter() - begun) * 1e6)
-    _wait(place)
-    return statistics.median(times)
+    return time_calls(contender.calls, partial(wait, place), HOST_SECONDS).us
 
 
-def _finite(error: float | None) -> float | None:
+def finite(error: float | None) -> float | None:
     """Return e, and for what is no number the largest one that JSON has a place for."""
     return error if error is None or math.isfinite(error) else 1e9
 
 
-def _require_sound(error: Exception) -> None:
+def require_sound(error: Exception) -> None:
     """Raise an error again after which nothing else in this process can be believed."""
     if POISONED.search(str(error)):
         raise error
 
 
-def _wait(place: str) -> None:
+def wait(place: str) -> None:
+    """Wait until the device has done everything."""
     if torch.device(place).type == "cuda":
         torch.cuda.synchronize()
 
 
-def _use(place: str) -> None:
+def release(place: str) -> None:
+    """Give back the memory of what is no longer referred to, graphs included."""
+    gc.collect()
+    if torch.device(place).type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def use(place: str) -> None:
+    """Make a card the one that this process launches on."""
     if torch.device(place).type == "cuda":
         torch.cuda.set_device(torch.device(place))

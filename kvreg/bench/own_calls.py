@@ -31,13 +31,15 @@ def prepare(subject: Subject, material: Material, device: Device, rotations: int
         slots = [material.slots + rotation * step for rotation in range(rotations)]
         return Contender([partial(write, cache, material.k, material.v, mine) for mine in slots], no_error)
     if len(material.k):
-        _fill(cache, material, rotations)
+        fill(cache, material)
+        repeat(cache.buffer, rotations)
     made = plan(
         cache,
         material.cu_q,
         material.seq_lens,
         max_context=material.longest,
         total_context=sum(material.shape.contexts),
+        equal_shares=True,
     )
     out = torch.empty_like(material.q)
     calls = [
@@ -63,8 +65,8 @@ def _cache(subject: Subject, material: Material, device: Device, rotations: int)
     return KVCache.allocate(selection, pages, device=material.place, tensor_scales=scales)
 
 
-def _fill(cache: KVCache, material: Material, rotations: int) -> None:
+def fill(cache: KVCache, material: Material) -> None:
+    """Store every row of `material` in the pages of its first rotation."""
     for first in range(0, len(material.slots), WRITE_ROWS):
         part = slice(first, first + WRITE_ROWS)
         write(cache, material.k[part], material.v[part], material.slots[part])
-    repeat(cache.buffer, rotations)

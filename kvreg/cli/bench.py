@@ -18,6 +18,8 @@ from kvreg.core.errors import GateFailed
 
 if TYPE_CHECKING:
     from kvreg.bench.driver import Driver
+    from kvreg.bench.subjects import Planned
+    from kvreg.core.modes import Mode
     from kvreg.validation.machine import Machine
 
 WORKS = ("decode", "verify", "prefill", "write")
@@ -28,6 +30,9 @@ PAYS = (
     "From which context on int4 (or --mode) decodes faster than bf16, for batches of 1 to 64 sequences; --batch and"
     " --context are then the most of each."
 )
+STEP = "Time a whole decode step of phi3-mini, llama3-8b or a folder with a config.json, with each kind of cache."
+LAYERS = "With --step: only so many of the model's layers."
+HOST = "Time what the host takes for eager calls, every compiler ended, instead of what the device takes."
 PLOT = "Draw how many times faster than bf16 each kernel is into this file."
 
 
@@ -36,7 +41,9 @@ PLOT = "Draw how many times faster than bf16 each kernel is into this file."
 @click.option("--mode", "modes", multiple=True, help="Only this KV quantization mode; may be repeated.")
 @click.option("--op", "works", type=click.Choice(WORKS), multiple=True, help="Only this work; may be repeated.")
 @click.option("--batch", type=click.IntRange(1, MOST_AT_ONCE), help="Sequences.  [default: 32]")
-@click.option("--context", type=click.IntRange(1), help="Tokens of each in the cache.  [default: 8192]")
+@click.option(
+    "--context", type=click.IntRange(1), help="Tokens of each in the cache.  [default: 8192; with --step 1088]"
+)
 @click.option("--q-heads", type=click.IntRange(1, MOST_AT_ONCE), help="Query heads.  [default: 32]")
 @click.option("--kv-heads", type=click.IntRange(1, MOST_AT_ONCE), help="KV heads.  [default: 8]")
 @click.option(
@@ -48,6 +55,9 @@ PLOT = "Draw how many times faster than bf16 each kernel is into this file."
 @click.option("--all-variants", "every", is_flag=True, help=ALL_VARIANTS)
 @click.option("--peer", type=click.Path(file_okay=False, exists=True, path_type=Path), help=PEER)
 @click.option("--pays", is_flag=True, help=PAYS)
+@click.option("--step", metavar="MODEL", help=STEP)
+@click.option("--layers", type=click.IntRange(1), help=LAYERS)
+@click.option("--host", is_flag=True, help=HOST)
 @click.option("--plot", type=OutputFile(), help=PLOT)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def bench(**asked: Any) -> int:
@@ -73,7 +83,11 @@ def _bench(asked: Asked) -> int:
         from kvreg.validation import machine as machines
 
         machine = machines.machine_for(asked.device, default=settings.device, command="bench")
+        if asked.step is not None:
+            return _step(asked, machine, modes)
         planned = bench_asked.plan(asked, machine, modes)
+    if asked.host:
+        return _host(asked, machine, planned, modes)
     from kvreg.cli import bench_view
 
     with progress.view() as view:
@@ -90,6 +104,31 @@ def _bench(asked: Asked) -> int:
         (bench_plot.draw_pays if asked.pays else bench_plot.draw)(found, asked.plot)
     wrong_ones = any(row.status == "wrong" and row.maker == "kvreg" for row in found.rows())
     return GateFailed.exit_code if wrong_ones else 0
+
+
+def _step(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> int:
+    from kvreg.bench.step import running
+    from kvreg.cli import bench_step
+    from kvreg.validation import machine as machines
+
+    shape, planned = bench_step.plan(asked, machine, modes)
+    with progress.view() as view:
+        probed = machines.probe(machine)
+        found = running.run(_driver(asked, machine, view), shape, planned, modes)
+    bench_step.show(found, machine, machines.versions(machine, probed), asked.as_json)
+    return GateFailed.exit_code if any(row.status == "wrong" and row.maker == "kvreg" for row in found.rows) else 0
+
+
+def _host(asked: Asked, machine: Machine, planned: Sequence[Planned], modes: Sequence[Mode]) -> int:
+    from kvreg.bench import host
+    from kvreg.cli import bench_host
+    from kvreg.validation import machine as machines
+
+    with progress.view() as view:
+        probed = machines.probe(machine)
+        rows = host.run(_driver(asked, machine, view), planned, modes)
+    bench_host.show(rows, machine, machines.versions(machine, probed), asked.as_json)
+    return 0
 
 
 def _driver(asked: Asked, machine: Machine, view: Any) -> Driver:

@@ -26,22 +26,25 @@ Q_HEADS, KV_HEADS, HEAD_SIZE, PAGE = 32, 8, 128, 16
 class Asked:
     """The options of one call, by the names that click gives them."""
 
-    device: str | None
-    modes: Sequence[str]
-    works: Sequence[str]
-    batch: int | None
-    context: int | None
-    q_heads: int | None
-    kv_heads: int | None
-    head_sizes: Sequence[int]
-    page: int | None
-    ragged: str | None
-    only: Sequence[str]
-    every: bool
-    peer: Path | None
-    pays: bool
-    plot: Path | None
-    as_json: bool
+    device: str | None = None
+    modes: Sequence[str] = ()
+    works: Sequence[str] = ()
+    batch: int | None = None
+    context: int | None = None
+    q_heads: int | None = None
+    kv_heads: int | None = None
+    head_sizes: Sequence[int] = ()
+    page: int | None = None
+    ragged: str | None = None
+    only: Sequence[str] = ()
+    every: bool = False
+    peer: Path | None = None
+    pays: bool = False
+    step: str | None = None
+    layers: int | None = None
+    host: bool = False
+    plot: Path | None = None
+    as_json: bool = False
 
     @property
     def names_heads(self) -> bool:
@@ -75,6 +78,7 @@ def plan(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> list[Planned]
     """
     from kvreg.bench import pays, subjects
 
+    _require_together(asked)
     if asked.peer is not None:
         _require_kernels(asked.peer)
     shapes = tuple(_sweep(asked, machine, modes)) if asked.pays else _shapes(asked, machine)
@@ -86,6 +90,25 @@ def plan(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> list[Planned]
     first, *others = (refusal for each in planned for refusal in each.refusals if refusal.mode in modes)
     more = f" (and {len(others)} more)" if others else ""
     raise Refused(f"bench: {first.reason}{more}; or take --all-variants, which asks for no evidence")
+
+
+def _require_together(asked: Asked) -> None:
+    """Raise UsageError for flags of which one would be left out without a word."""
+    if asked.layers is not None and asked.step is None:
+        raise UsageError(
+            wrong("--layers", required="--step beside it", found="none", remedy="name a model, or leave it out")
+        )
+    if asked.host:
+        refuse_beside("--host", "calls of the table or of flags", pays=asked.pays, plot=asked.plot)
+    if asked.ragged is not None:
+        refuse_beside("--ragged", "its own sequences and contexts", batch=asked.batch, context=asked.context)
+
+
+def refuse_beside(flag: str, required: str, **others: object) -> None:
+    """Raise UsageError where one of `others`, values by the names of their flags, was given beside `flag`."""
+    given = [f"--{name.replace('_', '-')}" for name, value in others.items() if value]
+    if given:
+        raise UsageError(wrong(flag, required=required, found=" ".join(given), remedy="leave one out"))
 
 
 def _require_kernels(folder: Path) -> None:
@@ -126,7 +149,7 @@ def _shapes(asked: Asked, machine: Machine) -> Sequence[Shape]:
             for size in _head_sizes(asked)
             for work in works
         ]
-    table = shapes.CARD if machine.is_card else shapes.HOST
+    table = _table(asked, machine)
     chosen = [
         shape
         for shape in table
@@ -141,17 +164,19 @@ def _shapes(asked: Asked, machine: Machine) -> Sequence[Shape]:
     return chosen
 
 
+def _table(asked: Asked, machine: Machine) -> Sequence[Shape]:
+    from kvreg.bench import host, shapes
+
+    if asked.host:
+        return host.CARD if machine.is_card else host.HOST
+    return shapes.CARD if machine.is_card else shapes.HOST
+
+
 def _sweep(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> Iterator[Shape]:
     from kvreg.bench import pays
     from kvreg.core.modes import Mode
 
-    beside = [
-        name for name, value in (("--op", asked.works), ("--shape", asked.only), ("--ragged", asked.ragged)) if value
-    ]
-    if beside:
-        raise UsageError(
-            wrong("--pays", required="decodes of equal length", found=" ".join(beside), remedy="leave one out")
-        )
+    refuse_beside("--pays", "decodes of equal length", op=asked.works, shape=asked.only, ragged=asked.ragged)
     if list(modes) == [Mode.NONE]:
         raise UsageError(
             wrong("--pays", required="a quantized mode", found=Mode.NONE, remedy="name another, or none at all")

@@ -31,7 +31,7 @@ PAYS_COLUMNS = ("mode", "heads", "batch", "pays from context", "of bf16 there", 
 def show(found: Results, machine: Machine, versions: Mapping[str, str | None], as_json: bool) -> None:
     """Print the answer."""
     if as_json:
-        render.document({**_document_head(machine, versions), **found.to_json()})
+        render.document({**document_head(machine, versions), **found.to_json()})
         return
     render.line(head(found, machine.device.key, versions))
     for each in found.shapes:
@@ -51,7 +51,7 @@ def show_pays(
     """Print from where on a mode pays; the rows behind it are in the document alone."""
     if as_json:
         pays = [each.to_json() for each in answers]
-        render.document({**_document_head(machine, versions), "pays": pays, **found.to_json()})
+        render.document({**document_head(machine, versions), "pays": pays, **found.to_json()})
         return
     render.line(head(found, machine.device.key, versions))
     render.line()
@@ -79,16 +79,21 @@ def _pays(answer: Answer) -> tuple[object, ...]:
     )
 
 
-def _document_head(machine: Machine, versions: Mapping[str, str | None]) -> dict[str, Any]:
+def document_head(machine: Machine, versions: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return what every document of a bench begins with."""
     device = {"key": machine.device.key, "platform": machine.device.platform, "arch": machine.device.arch}
     return {"schema": 1, "device": device, "versions": dict(versions)}
 
 
 def head(found: Results, device: str, versions: Mapping[str, str | None]) -> str:
     """Return the line above all tables."""
-    named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "triton", "driver") if versions.get(name))
     rate = "not measured" if found.bandwidth is None else f"{found.bandwidth / 1e12:.3f} TB/s"
-    return f"{device}: {named}; read bandwidth in this run {rate}"
+    return f"{device}: {named(versions)}; read bandwidth in this run {rate}"
+
+
+def named(versions: Mapping[str, str | None]) -> str:
+    """Return the versions that a time depends on."""
+    return ", ".join(f"{name} {versions[name]}" for name in ("torch", "triton", "driver") if versions.get(name))
 
 
 def title(of: Compared) -> str:

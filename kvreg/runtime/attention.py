@@ -85,7 +85,7 @@ def attend(
     n_seqs = seq_lens.shape[0]
     features.check(cache.kind, n_seqs, cache.device, causal, window, softcap, sinks, alibi, prefix_ranges)
     if out is None:
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if return_lse else None
     scale = cache.kind.head_size**-0.5 if scale is None else float(scale)
     window = None if window is None else operator.index(window)

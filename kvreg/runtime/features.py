@@ -41,6 +41,9 @@ def check(
     `n_seqs`: sequences of the call; `device`: where the cache lies. Raises FeatureNotSelected for a feature that the
     request did not name, WrongShape, WrongDtype, WrongDevice or CallError for an argument.
     """
+    plain = window is None and softcap is None and sinks is None and alibi is None and prefix_ranges is None
+    if causal is True and plain and "causal" in kind.features:
+        return  # what every layer of most models asks in every step
     for word in _asked(causal, window, softcap, sinks, alibi, prefix_ranges):
         if word not in kind.features:
             named = tuple(dict.fromkeys((*kind.features, word)))

@@ -30,8 +30,6 @@ from kvreg.validation.cells import Cell
 from kvreg_tuning.benchmark import split_plan
 
 Attend = Callable[[torch.Tensor, torch.Tensor | None], None]
-FEW_SHARES = 7
-"""Of 60 sequences of 1 to 8192 tokens each holds several whole ones, and parts of others."""
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -121,11 +119,9 @@ def attend_cuts(
 ) -> Iterator[Cut]:
     """Yield the launches of a cell.
 
-    `planned`: as `kvreg.plan` cuts this batch, twice, the bits compared. `shares`: in as many equal shares as it plans
-    where it is told of unlike lengths, twice too; where the launcher has them and each sequence one query row.
-    `strided`: q inside a wider tensor of nan and 1e30, no lse. For decode also `whole` (no split), `fixed` (the fixed
-    length of batch_invariant=True) and `few shares`, strided. Cells that are not `thorough` are launched in the first
-    two ways only.
+    `planned`: as `kvreg.plan` cuts this batch, twice, the bits compared. `strided`: q inside a wider tensor of nan and
+    1e30, no lse. For decode also `whole` (no split) and `fixed` (the fixed length of batch_invariant=True). Cells that
+    are not `thorough` are launched as planned only.
     `all_forms` adds what another batch of the same shape may come down to, for compiling.
     """
     launcher = load(variant.launcher)
@@ -134,20 +130,8 @@ def attend_cuts(
     asked = Features(**batch.features.fields())
     tokens, longest = batch.q.shape[0], max(batch.contexts)
 
-    # The interpreter is a hundred times slower, and deterministic by construction.
-    twice = 0 if INTERPRETED else 1
-
-    def cut(
-        name: str,
-        splits: int,
-        chunk: int,
-        shares: int = 0,
-        *,
-        q: torch.Tensor = batch.q,
-        lse: bool = True,
-        again: int = 0,
-    ) -> Cut:
-        split = split_plan(tokens, cell.group * cell.kv_heads, cell.head_size, splits, chunk, batch.q.device, shares)
+    def cut(name: str, splits: int, chunk: int, *, q: torch.Tensor = batch.q, lse: bool = True, again: int = 0) -> Cut:
+        split = split_plan(tokens, cell.group * cell.kv_heads, cell.head_size, splits, chunk, batch.q.device)
 
         def call(out: torch.Tensor, lse_out: torch.Tensor | None) -> None:
             launcher(
@@ -160,20 +144,13 @@ def attend_cuts(
         return Cut(name, call, lse, again)
 
     planned = launcher.splits(tokens, cell.kv_heads, cell.group, longest, device.compute_units, config)
-    yield cut("planned", planned, 0, again=twice)
-    shared = 0
-    if cell.kind == "decode" and has_shares(cell, device):
-        shared = launcher.shares(cell.kv_heads, device.compute_units, config)
-    if shared:
-        yield cut("shares", 2, 0, shared, again=twice)
+    # The interpreter is a hundred times slower, and deterministic by construction.
+    yield cut("planned", planned, 0, again=0 if INTERPRETED else 1)
     if not cell.thorough:
         if all_forms and planned > 1 and cell.features == ("causal",):
             yield cut("whole", 1, 0)
         return
-    strided = batch.strided().q
-    yield cut("strided", planned, 0, q=strided, lse=False)
-    if shared:
-        yield cut("few shares", 2, 0, FEW_SHARES, q=strided, lse=False)
+    yield cut("strided", planned, 0, q=batch.strided().q, lse=False)
     chunk = launcher.chunk(config)
     if planned > 1:
         yield cut("whole", 1, 0)
@@ -183,11 +160,6 @@ def attend_cuts(
         yield cut("fixed", -(-longest // chunk), chunk)
         if planned == 1 and longest > 16:
             yield cut("halved", 2, 0)
-
-
-def has_shares(cell: Cell, device: Device) -> bool:
-    """Whether the launcher of a cell offers equal shares."""
-    return hasattr(load(variant_of(cell.variant, device.platform).launcher), "shares")
 
 
 def write_calls(

@@ -128,6 +128,32 @@ def _bench_row(row: Mapping[str, Any]) -> tuple[object, ...]:
     )
 
 
+STEP_COLUMNS = ("mode", "kernel", "us", "spread", "tokens/s", "times bf16", "attention, us", "e", "hidden")
+
+
+def step(found: Mapping[str, Any]) -> str:
+    """Return the rows of what `kvreg.bench.step.results.StepResults.to_json` gave."""
+    model = found["step"]["model"]
+    size = f"{model['name']}: {model['layers']} layers, {found['step']['batch']} x {found['step']['context']}"
+    return f"{size}\n\n{table(STEP_COLUMNS, [_step_row(row) for row in found['rows']])}"
+
+
+def _step_row(row: Mapping[str, Any]) -> tuple[object, ...]:
+    if row["status"] != "ok":
+        return (row["mode"], row["kernel"], row["status"], row["detail"].replace("|", "/"), *["-"] * 5)
+    return (
+        row["mode"],
+        row["kernel"],
+        f"{row['us']:.1f}",
+        f"{100 * row['spread']:.1f} %",
+        f"{row['tokens_per_second']:.0f}",
+        "-" if row["ratio"] is None else f"{row['ratio']:.2f}",
+        f"{row['attention_us']:.1f}",
+        f"{row['e']:.1e}",
+        "-" if row["hidden"] is None else f"{row['hidden']:.1e}",
+    )
+
+
 def failures(lines: Iterable[Line], most: int = 20) -> str:
     """Return the first failures as a list."""
     found = [

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from kvreg.bench.vllm_kernels import FILES
-from kvreg.cli import bench_asked
+from kvreg.cli import bench_asked, bench_step
+from kvreg.cli.bench_asked import Asked
+from kvreg.core.errors import Refused
 from kvreg.validation import machine as machines
 
 SMALL = ("--batch", "2", "--context", "33", "--q-heads", "4", "--kv-heads", "2", "--head-size", "64")
@@ -117,16 +119,31 @@ def test_bf16_alone_is_no_answer_to_a_mode_that_is_refused(
 
 
 def test_a_mode_that_is_refused_beside_one_that_is_measured_stands_with_its_reason() -> None:
-    machine = machines.machine_for("cpu")
-    asked = bench_asked.Asked(
-        device="cpu", modes=(INT8[1], INT4[1]), works=("write",), batch=2, context=33, q_heads=4, kv_heads=2,
-        head_sizes=(64,), page=None, ragged=None, only=(), every=False, peer=None, pays=False, plot=None, as_json=True,
-    )  # fmt: skip
+    heads = {"q_heads": 4, "kv_heads": 2, "head_sizes": (64,)}
+    of = Asked(modes=(INT8[1], INT4[1]), works=("write",), batch=2, context=33, **heads)
 
-    (planned,) = bench_asked.plan(asked, machine, bench_asked.modes_of(asked))
+    (planned,) = bench_asked.plan(of, machines.machine_for("cpu"), bench_asked.modes_of(of))
 
     assert [each.mode for each in planned.subjects] == ["none", "int4_per_token_head"]
     assert [each.mode for each in planned.refusals] == ["int8_per_token_head"]
+
+
+def test_a_step_holds_the_layers_and_tokens_that_flags_name_and_wants_a_mode_that_is_served() -> None:
+    machine = machines.machine_for("cpu")
+    of = Asked(modes=(INT4[1],), batch=2, context=33, step="llama3-8b", layers=3)
+
+    shape, planned = bench_step.plan(of, machine, bench_asked.modes_of(of))
+
+    assert (shape.model.layers, shape.batch, shape.context, shape.page) == (3, 2, 33, 16)
+    assert str(shape) == "3 of 32 layers of llama3-8b step 2 x 33"
+    assert [each.name for each in planned.subjects] == [
+        "torch-none-decode@1",
+        "torch-int4-decode@1",
+        "SDPA bf16, dense",
+    ]
+    of = Asked(modes=(INT8[1],), step="llama3-8b")
+    with pytest.raises(Refused, match="bench: int8_per_token_head on cpu: evidence"):
+        bench_step.plan(of, machine, bench_asked.modes_of(of))
 
 
 def test_a_plot_without_matplotlib_is_one_line_before_any_work(
@@ -152,6 +169,13 @@ def test_a_plot_without_matplotlib_is_one_line_before_any_work(
         (("--pays", "--op", "write"), "required decodes of equal length"),
         (("--pays", "--mode", "none"), "required a quantized mode"),
         (("--pays", "--context", "5"), "at least 64 with --pays"),
+        (("--ragged", "17:64x2", "--batch", "4"), "--ragged: required its own sequences and contexts, found --batch"),
+        (("--ragged", "17:64x2", "--context", "4"), "found --context; leave one out"),
+        (("--host", "--pays"), "found --pays"),
+        (("--layers", "2"), "--layers: required --step beside it"),
+        (("--step", "gpt9"), "phi3-mini, llama3-8b or a folder with a config.json, found 'gpt9'"),
+        (("--step", "phi3-mini", "--head-size", "64", "--pays"), "found --head-size --pays; leave one out"),
+        (("--step", "phi3-mini", "--layers", "33"), "at most the 32 of phi3-mini, found 33"),
     ],
 )
 def test_wrong_words_are_one_line_and_no_work(

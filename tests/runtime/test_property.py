@@ -41,7 +41,6 @@ def cases(limits: Limits) -> st.SearchStrategy[Case]:
         narrow_slots=st.booleans(),
         stray=st.integers(0, 3),
         seed=st.integers(0, 1 << 20),
-        total_known=st.booleans(),
         preference=st.integers(0, 3),
     )
 
@@ -98,7 +97,6 @@ RANGE_BEHIND_ITS_SEQUENCE = Case(
     narrow_slots=False,
     stray=1,
     seed=881097,
-    total_known=False,
     preference=0,
 )
 

@@ -59,6 +59,8 @@ def test_every_stage_runs_and_one_archive_is_left(tmp_path: Path) -> None:
     assert {name for name, status in found.items() if status == "skipped"} == {
         "compile",
         "interchange",
+        "step",
+        "host",
         "pays",
         "tune",
         "space",
@@ -87,6 +89,22 @@ def test_a_cut_off_call_leaves_its_results_and_the_next_one_goes_on(tmp_path: Pa
     assert f" parts, {known} known" in second.stdout
     document, _, _ = results(tmp_path / "second" / NAME)
     assert statuses(document)["traces"] == "ok"
+
+
+@pytest.mark.long
+def test_steps_and_host_times_are_measured_when_they_are_named(tmp_path: Path) -> None:
+    done = gpu(tmp_path, "--stages", "step,host,pays,traces", "--head-size", "64", "--head-size", "96")
+
+    document, _, report = results(tmp_path / "gpu-results" / NAME)
+    assert done.returncode == 4, done.stdout  # no cell was judged, so that no trace could be written
+    assert {name: statuses(document)[name] for name in ("step", "host", "pays")} == dict.fromkeys(
+        ("step", "host", "pays"), "ok"
+    )
+    assert {row["status"] for row in document["step"]["rows"]} == {"ok"}
+    assert {row["shape"] for row in document["host"]} == {"smoke decode", "smoke write"}
+    assert {answer["head_size"] for answer in document["pays"]} == {96}
+    assert "smoke: 2 layers, 2 x 40" in report
+    assert "## Host" in report
 
 
 def test_each_device_has_a_work_folder_of_its_own() -> None:

@@ -14,7 +14,7 @@ from kvreg.validation.gpu.rig import Rig
 from kvreg.validation.gpu.session import CUT_OFF, FAILED, OK, SKIPPED
 from kvreg.validation.run import Verdict
 
-TABLES = ("determinism", "interchange", "robust", "fuzz", "pays", "tune", "space")
+TABLES = ("determinism", "interchange", "robust", "fuzz", "host", "pays", "tune", "space")
 """Stages whose results are rows of plain values; a key `failures` is left to the stage's line."""
 
 
@@ -79,6 +79,8 @@ def _report(rig: Rig, verdicts: Sequence[Verdict]) -> str:
         parts += ["## Times", limit, report.timings(body)]
     if results.get("bench"):
         parts += ["## Bench", *report.bench(results["bench"])]
+    if results.get("step"):
+        parts += ["## Step", report.step(results["step"])]
     failed = report.failures(lines)
     return "\n\n".join([*parts, *(["## Failures", failed] if failed else [])]) + "\n"
 

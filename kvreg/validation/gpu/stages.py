@@ -20,12 +20,14 @@ STAGES: dict[str, Callable[[Rig], tuple[str, str]]] = {
     "robust": enduring.robust,
     "timings": times.timings,
     "bench": benching.bench,
+    "step": benching.step,
+    "host": benching.host,
     "pays": benching.pays,
     "tune": tuning.tune,
     "space": tuning.space,
     "traces": recording.traces,
 }
-EXTRA = ("pays", "tune", "space")
-"""Stages that run only when they are named: minutes of a sweep, half an hour for one kernel's launch parameters; they
-validate nothing."""
+EXTRA = ("step", "host", "pays", "tune", "space")
+"""Stages that run only when they are named: a model's step, which holds 80 GB, host times, which want a quiet host,
+minutes of a sweep, half an hour for one kernel's launch parameters; they validate nothing."""
 USUAL = tuple(name for name in STAGES if name not in EXTRA)
