@@ -39,7 +39,6 @@ def prepare(subject: Subject, material: Material, device: Device, rotations: int
         material.seq_lens,
         max_context=material.longest,
         total_context=sum(material.shape.contexts),
-        equal_shares=True,
     )
     out = torch.empty_like(material.q)
     calls = [

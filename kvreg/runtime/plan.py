@@ -51,7 +51,6 @@ def plan(
     *,
     max_context: int,
     total_context: int | None = None,
-    equal_shares: bool = False,
     batch_invariant: bool = False,
 ) -> Plan:
     """Return how batches shaped like this one are cut, with the workspace that attend needs.
@@ -63,12 +62,9 @@ def plan(
 
     `total_context`: tokens of all sequences together, as far as the host knows, at most n_seqs * max_context. It
     changes how the work is shared: without it the sequences count as equally long, and one long sequence among short
-    ones is read by few programs. With it such a batch is cut in parts of one length.
-
-    `equal_shares`, for such a batch: programs read equal parts of all keys, of however many sequences, instead of
-    parts of one length. Decode of int4 and of 8 bits on NVIDIA cards offers that; elsewhere, and in calls with a
-    window, sinks, prefix ranges or more rows than sequences, it changes nothing. It is off unless asked for until the
-    gate has judged it on a card: `kvreg validate` launches splits and parts of one length so far.
+    ones is read by few programs. With it such a batch is read in equal shares where decode offers them (int4 and 8
+    bits on NVIDIA cards): every program takes as many tokens, of however many sequences. Elsewhere, and in calls with
+    a window, sinks, prefix ranges or more rows than sequences, it is cut in parts of one length.
 
     `batch_invariant` cuts contexts in parts of a fixed length and launches with the variants' default parameters, so
     that a sequence's output does not depend, bit for bit, on the other sequences of its batch, among batches that go
@@ -96,7 +92,7 @@ def plan(
     else:
         splits = launcher.splits(n_seqs, kind.kv_heads, group, max_context, kind.compute_units, config)
     shares = 0
-    if equal_shares and chunk and not batch_invariant and hasattr(launcher, "shares"):
+    if chunk and not batch_invariant and hasattr(launcher, "shares"):
         shares = launcher.shares(kind.kv_heads, kind.compute_units, config)
     return Plan(kind, n_seqs, max_context, batch_invariant, _split(cache, n_seqs, splits, chunk, shares))
 

@@ -30,6 +30,8 @@ from kvreg.validation.cells import Cell
 from kvreg_tuning.benchmark import split_plan
 
 Attend = Callable[[torch.Tensor, torch.Tensor | None], None]
+FEW_SHARES = 7
+"""Of 60 sequences of 1 to 8192 tokens each holds several whole ones, and parts of others."""
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -119,9 +121,11 @@ def attend_cuts(
 ) -> Iterator[Cut]:
     """Yield the launches of a cell.
 
-    `planned`: as `kvreg.plan` cuts this batch, twice, the bits compared. `strided`: q inside a wider tensor of nan and
-    1e30, no lse. For decode also `whole` (no split) and `fixed` (the fixed length of batch_invariant=True). Cells that
-    are not `thorough` are launched as planned only.
+    `planned`: as `kvreg.plan` cuts this batch, twice, the bits compared. `shares`: in as many equal shares as it plans
+    where it is told of unlike lengths, twice too; where the launcher has them and each sequence one query row.
+    `strided`: q inside a wider tensor of nan and 1e30, no lse. For decode also `whole` (no split), `fixed` (the fixed
+    length of batch_invariant=True) and `few shares`, strided. Cells that are not `thorough` are launched in the first
+    two ways only.
     `all_forms` adds what another batch of the same shape may come down to, for compiling.
     """
     launcher = load(variant.launcher)
@@ -130,8 +134,20 @@ def attend_cuts(
     asked = Features(**batch.features.fields())
     tokens, longest = batch.q.shape[0], max(batch.contexts)
 
-    def cut(name: str, splits: int, chunk: int, *, q: torch.Tensor = batch.q, lse: bool = True, again: int = 0) -> Cut:
-        split = split_plan(tokens, cell.group * cell.kv_heads, cell.head_size, splits, chunk, batch.q.device)
+    # The interpreter is a hundred times slower, and deterministic by construction.
+    twice = 0 if INTERPRETED else 1
+
+    def cut(
+        name: str,
+        splits: int,
+        chunk: int,
+        shares: int = 0,
+        *,
+        q: torch.Tensor = batch.q,
+        lse: bool = True,
+        again: int = 0,
+    ) -> Cut:
+        split = split_plan(tokens, cell.group * cell.kv_heads, cell.head_size, splits, chunk, batch.q.device, shares)
 
         def call(out: torch.Tensor, lse_out: torch.Tensor | None) -> None:
             launcher(
@@ -144,13 +160,20 @@ def attend_cuts(
         return Cut(name, call, lse, again)
 
     planned = launcher.splits(tokens, cell.kv_heads, cell.group, longest, device.compute_units, config)
-    # The interpreter is a hundred times slower, and deterministic by construction.
-    yield cut("planned", planned, 0, again=0 if INTERPRETED else 1)
+    yield cut("planned", planned, 0, again=twice)
+    shared = 0
+    if cell.kind == "decode" and has_shares(cell, device):
+        shared = launcher.shares(cell.kv_heads, device.compute_units, config)
+    if shared:
+        yield cut("shares", 2, 0, shared, again=twice)
     if not cell.thorough:
         if all_forms and planned > 1 and cell.features == ("causal",):
             yield cut("whole", 1, 0)
         return
-    yield cut("strided", planned, 0, q=batch.strided().q, lse=False)
+    strided = batch.strided().q
+    yield cut("strided", planned, 0, q=strided, lse=False)
+    if shared:
+        yield cut("few shares", 2, 0, FEW_SHARES, q=strided, lse=False)
     chunk = launcher.chunk(config)
     if planned > 1:
         yield cut("whole", 1, 0)
@@ -160,6 +183,11 @@ def attend_cuts(
         yield cut("fixed", -(-longest // chunk), chunk)
         if planned == 1 and longest > 16:
             yield cut("halved", 2, 0)
+
+
+def has_shares(cell: Cell, device: Device) -> bool:
+    """Whether the launcher of a cell offers equal shares."""
+    return hasattr(load(variant_of(cell.variant, device.platform).launcher), "shares")
 
 
 def write_calls(

@@ -143,6 +143,12 @@ FEATURES_OF = {
     512: (("window",),),
 }
 """Head sizes and the features tried there: everything at the three commonest, what models of the others ask for."""
+OWN_FEATURES: tuple[tuple[str, ...], ...] = (
+    ("non_causal", "softcap", "alibi"),
+    ("per_sequence_causal", "softcap", "alibi"),
+)
+"""What equal shares take beside causal attention. They want batches of one query row a sequence, which those of the
+other features are not, and only variants of one platform have them; tried where all FEATURES are."""
 FEATURE_CONTEXTS = (17, 1024)
 
 
@@ -280,12 +286,14 @@ def _of_variant(variant: Variant, head_size: int, profile: Profile) -> Iterator[
         shape: dict[str, Any] = {"dtype": spot.dtype, "page": spot.page, "contexts": spot.contexts, "seeds": chosen}
         yield cell(kinds[0], spot.group, layouts[0], **shape)
     if variant.op is not Op.WRITE:
-        for features in profile.features_at(head_size):
+        tried = profile.features_at(head_size)
+        shared = OWN_FEATURES if variant.needs_card and tried == FEATURES else ()
+        for kind, features in (*((kinds[-1], each) for each in tried), *((kinds[0], each) for each in shared)):
             if not {*words_of(features)} <= {*limits.features}:
                 continue
             for window in WINDOWS if features == ("window",) else WINDOWS[:1]:
                 yield cell(
-                    kinds[-1],
+                    kind,
                     4,
                     layouts[0],
                     contexts=FEATURE_CONTEXTS,

@@ -152,8 +152,8 @@ class CrossRun:
             results[subject][launch.form] = (launch, result)
         for subject, config in waiting.items():
             faults = list(optional[subject])
-            for form, (_, result) in sorted(results[subject].items()):
-                declares = subject.variant.matrix_instruction and form.partition(",")[0] != "reduce"
+            for form, (launch, result) in sorted(results[subject].items()):
+                declares = subject.variant.matrix_instruction and not launch.reduces
                 faults += verdicts.faults(form, result, self.limits, matrix=declares)
             forms = dict(sorted(results[subject].items()))
             compiled = {form: result for form, (_, result) in forms.items()}

@@ -75,6 +75,8 @@ class Case:
     stray: int
     """Query rows behind the last sequence, which belong to none."""
     seed: int
+    total_known: bool
+    """Whether the plan is told the tokens of all sequences together: unlike lengths are then cut, or shared, so."""
     preference: int
     """Which of several variants that fit is tried: counted round, the same in a family."""
 
@@ -128,7 +130,9 @@ def draw(seed: int, number: int, limits: Limits, modes: Sequence[str] = tuple(Mo
         "narrow_slots": own.random() < 0.3,
         "stray": own.choice((0, 0, 1, 3)),
         "seed": own.randrange(1 << 20),
-        "preference": shared.randrange(12),  # drawn last of all, so that the rest of a case stays what it was
+        # These two are drawn last of all, so that the rest of a case stays what it was without them.
+        "total_known": own.random() < 0.5,
+        "preference": shared.randrange(12),
     }
     return Case.of(values)
 

@@ -161,6 +161,7 @@ def _attended(case: Case, cache: KVCache, batch: Batch, reference: Reference, *,
         batch.cu_q,
         batch.seq_lens,
         max_context=max(1, *batch.contexts),
+        total_context=sum(batch.contexts) if case.total_known else None,
         batch_invariant=case.batch_invariant,
     )
     tensors = (batch.q, cache, batch.page_table, batch.seq_lens, batch.cu_q, made)

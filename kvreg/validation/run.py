@@ -154,14 +154,9 @@ class Run:
         """Compile what the open cells launch, in parallel processes; failures show again when the cell is judged."""
         if not self.machine.is_card:
             return
-        named = {str(variant.id): variant for variant in self.variants}
         distinct: dict[tuple[Any, ...], Cell] = {}
         for cell in self._open():
-            # Head counts are run-time values; what they change of the launch parameters is in the config.
-            config = named[cell.variant].default_config(self.machine.device, request_of(cell, self.machine.device.key))
-            shape = (cell.layout, cell.dtype, cell.page, cell.features, cell.thorough)
-            key = (cell.variant, cell.head_size, *shape, *sorted(config.items()))
-            distinct.setdefault(key, cell)
+            distinct.setdefault(self.compiled_for(cell), cell)
         tasks = [
             Task(COMPILE, {"cell": cell.to_json(), **self._where()}, COMPILE_TIMEOUT_S) for cell in distinct.values()
         ]
@@ -171,6 +166,20 @@ class Run:
         for index, outcome in self.outcomes(tasks, count):
             cell = cells[index]
             self.view.advance(str(cell), {"status": outcome.status, "error": outcome.error})
+
+    def compiled_for(self, cell: Cell) -> tuple[Any, ...]:
+        """Return what the kernels of a cell are compiled for: cells that have it in common launch the same ones.
+
+        Head counts are run-time values; what they change of the launch parameters is in the config. Kernels that only
+        one platform has also know how many sequences share and whether each has one query row; those of int4, in how
+        many subsets the rows that a group leaves free take the keys (kvreg_cuda.joining).
+        """
+        variant = next(each for each in self.variants if str(each.id) == cell.variant)
+        config = variant.default_config(self.machine.device, request_of(cell, self.machine.device.key))
+        shape = (cell.layout, cell.dtype, cell.page, cell.features, cell.thorough)
+        rows_of_group = (cell.group - 1).bit_length() if variant.mode in WHOLE_MODES else 0
+        own = (cell.kind, cell.sequences, rows_of_group) if variant.needs_card else ()
+        return (cell.variant, cell.head_size, *shape, *own, *sorted(config.items()))
 
     def judge(self) -> None:
         """Judge every open cell; raises DeviceUnavailable when the device is lost."""

@@ -70,7 +70,6 @@ def _faults(stock: Stock, item: Item, device: Device, home: Path) -> tuple[Fault
     limits = Limits(device.arch, device.shared_per_block_max_bytes)
     found: list[Fault] = []
     for index, result in known.run([each.specialization for each in made]):
-        form = made[index].form
-        declares = variant.matrix_instruction and form.partition(",")[0] != "reduce"
-        found += verdicts.faults(form, result, limits, matrix=declares)
+        declares = variant.matrix_instruction and not made[index].reduces
+        found += verdicts.faults(made[index].form, result, limits, matrix=declares)
     return tuple(dict.fromkeys(found))

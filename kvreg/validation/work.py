@@ -18,6 +18,7 @@ from kvreg.core.devices import Device
 from kvreg.core.formats import fp8_type
 from kvreg.core.modes import Mode
 from kvreg.gate import Failure, run_attention, run_write
+from kvreg.testing.batches import PREFILL_QUERIES
 from kvreg.validation import calls
 from kvreg.validation.cells import Cell
 from kvreg_tuning import resources
@@ -78,19 +79,26 @@ def compile_cell(cell: Mapping[str, Any], device: str, place: str) -> dict[str, 
     """Compile every kernel that judging the cell launches, launching none; returns their number."""
     from kvreg_triton.launch import compile_only
 
-    small = _small(Cell.from_json(cell))
+    of, on = Cell.from_json(cell), device_of(device)
     use(place)
     with compile_only() as compiled:
-        _launch(small, device_of(device), place)
+        _launch(_small(of, on), on, place)
     return {"kernels": len(compiled)}
 
 
-def _small(cell: Cell) -> Cell:
-    """Return a cell of two sequences that launches the same specializations: compiling needs no rows.
+def _small(cell: Cell, device: Device) -> Cell:
+    """Return a cell of few tokens that launches the same specializations: compiling needs no rows.
 
-    The long one is kept, so that decode is split as in the cell itself.
+    The longest context is kept, so that decode is split as in the cell itself. Two sequences are enough, but for
+    launchers of equal shares, whose kernels know how many there are: of these each stays, cut to the tokens that may
+    all have a query row.
     """
-    return replace(cell, contexts=(1, max(cell.contexts)), inputs=("normal",), seeds=(0,))
+    contexts: tuple[int, ...] = (1, max(cell.contexts))
+    if calls.has_shares(cell, device):
+        every = cell.contexts * (len(cell.inputs) * len(cell.seeds))
+        longest = every.index(max(every))
+        contexts = tuple(c if i == longest else min(c, PREFILL_QUERIES) for i, c in enumerate(every))
+    return replace(cell, contexts=contexts, inputs=("normal",), seeds=(0,))
 
 
 def _launch(cell: Cell, device: Device, place: str) -> None:
@@ -190,9 +198,8 @@ def _resources(cell: Cell, device: Device, place: str) -> dict[str, Any]:
         return {}
     from kvreg_triton.launch import compile_only
 
-    small = _small(cell)
     with compile_only() as compiled:
-        _launch(small, device, place)
+        _launch(_small(cell, device), device, place)
     return resources.worst([resources.of_kernel(kernel) for kernel in compiled])
 
 

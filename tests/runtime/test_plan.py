@@ -92,8 +92,8 @@ def test_unlike_lengths_are_cut_in_parts_of_one_length_and_alike_ones_evenly(rec
     assert (alike.split.chunk, alike.split.splits) == (0, 5)
 
 
-def test_equal_shares_are_planned_when_asked_for_where_lengths_are_unlike(recorded, monkeypatch):
-    """In a workspace with a place for each program beside those of the rows, which calls that are cut need."""
+def test_unlike_lengths_are_read_in_equal_shares_where_the_launcher_has_them(recorded, monkeypatch):
+    """In a workspace with a place for each program beside those of the rows; calls that are cut need their parts'."""
     cache, _ = recorded
     monkeypatch.setattr(Recorder, "shares", lambda self, kv_heads, units, config: 40, raising=False)
 
@@ -101,10 +101,9 @@ def test_equal_shares_are_planned_when_asked_for_where_lengths_are_unlike(record
         split = plan(cache, *batch_of(4), max_context=4096, **asked).split
         return split.shares, split.partial_out.shape[0]
 
-    assert shares(total_context=5000, equal_shares=True) == (40, 44)
-    assert shares(total_context=5000) == (0, 16)
-    assert shares(total_context=4 * 4000, equal_shares=True) == (0, 20)
-    assert shares(total_context=5000, equal_shares=True, batch_invariant=True)[0] == 0
+    assert shares(total_context=5000) == (40, 44)
+    assert shares() == shares(total_context=4 * 4000) == (0, 20)
+    assert shares(total_context=5000, batch_invariant=True) == (0, 4 * 128)
 
 
 @pytest.mark.parametrize("total", [-1, 4 * 100 + 1, 2.0, True], ids=str)

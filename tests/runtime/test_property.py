@@ -41,6 +41,7 @@ def cases(limits: Limits) -> st.SearchStrategy[Case]:
         narrow_slots=st.booleans(),
         stray=st.integers(0, 3),
         seed=st.integers(0, 1 << 20),
+        total_known=st.booleans(),
         preference=st.integers(0, 3),
     )
 
@@ -97,6 +98,7 @@ RANGE_BEHIND_ITS_SEQUENCE = Case(
     narrow_slots=False,
     stray=1,
     seed=881097,
+    total_known=False,
     preference=0,
 )
 

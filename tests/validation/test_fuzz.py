@@ -63,6 +63,9 @@ def test_drawn_cases_reach_everything_that_a_request_can_name():
     assert any(case.head_size & -case.head_size == 8 for case in MANY)
     assert {1, 71} <= {case.group for case in MANY}
     assert any(0 in case.contexts for case in MANY)
+    assert {(case.kind, case.total_known) for case in MANY if case.kind == "decode"} == {
+        ("decode", known) for known in (True, False)
+    }
     assert all(case.page % 16 == 0 and 16 <= case.page <= 544 for case in MANY)
     assert all(case.head_size % 8 == 0 and 32 <= case.head_size <= 512 for case in MANY)
 

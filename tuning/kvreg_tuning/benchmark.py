@@ -153,17 +153,18 @@ def splits_of(launcher: Any, workload: Workload, device: Device, config: Mapping
 
 
 def split_plan(
-    tokens: int, q_heads: int, head_size: int, splits: int, chunk: int, place: torch.device | str
+    tokens: int, q_heads: int, head_size: int, splits: int, chunk: int, place: torch.device | str, shares: int = 0
 ) -> SplitPlan:
-    """Return a plan of so many parts with its workspace, full of nan: what is stale there must reach no output."""
+    """Return a plan of so many parts or shares; its workspace is full of nan, of which none must reach an output."""
     if splits <= 1:
         return replace(UNSPLIT, chunk=chunk)
-    rows, nan = (tokens, q_heads, splits), float("nan")
+    places, nan = (max(tokens * splits, tokens + shares), q_heads), float("nan")
     return SplitPlan(
         splits,
         chunk,
-        torch.full((*rows, head_size), nan, dtype=torch.float32, device=place),
-        torch.full((*rows, 2), nan, dtype=torch.float32, device=place),
+        torch.full((*places, head_size), nan, dtype=torch.float32, device=place),
+        torch.full((*places, 2), nan, dtype=torch.float32, device=place),
+        shares,
     )
 
 

@@ -70,10 +70,15 @@ def _answer(
 
 
 def _without_torch() -> None:
-    """Let the launchers' module be imported without torch: no tensor is made here, and torch takes seconds to load."""
+    """Let the launchers' module be imported without torch: no tensor is made here, and torch takes seconds to load.
+
+    Types in the signatures of a kernel's module are looked up when it is imported; any object does.
+    """
     from types import ModuleType
 
-    sys.modules.setdefault("torch", ModuleType("torch"))
+    stand_in = ModuleType("torch")
+    vars(stand_in).update(device=object, dtype=object, Tensor=object)
+    sys.modules.setdefault("torch", stand_in)
 
 
 def compile_one(record: Mapping[str, Any]) -> Any:

@@ -6,6 +6,7 @@ of 2 GiB and more costs nothing. The forms of one variant:
     write                                    rows of the model's dtype into the cache
     attend                                   prefill: one launch over whole contexts
     attend split, attend whole, reduce       decode: as a context is cut, as it stays whole, and the reduction
+    attend shares, reduce shares             decode in equal shares, where the launcher has them
 
 `wide` names a form of the same launch with a cache above 2 GiB. Only AMD's compiler makes other code of it (buffer
 loads need an offset of 32 bits), and elsewhere the two are one specialization.
@@ -42,6 +43,7 @@ _SMALL_PAGES = 64
 _TOKENS = 64
 """Rows of a call: a multiple of 16, as a served batch usually is."""
 _SPLITS = 4
+_SHARES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,13 @@ class Launch:
     """One specialization and what it is called by."""
 
     form: str
-    """`attend split`, `attend whole`, `reduce`, `attend`, `write`; with `, wide` for a cache above 2 GiB."""
+    """`attend split`, `reduce` and the others above; with `, wide` for a cache above 2 GiB."""
     specialization: Specialization
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it only adds up what others found, and needs no matrix instruction for it."""
+        return self.form.startswith("reduce")
 
 
 def launches(
@@ -72,10 +79,16 @@ def launches(
             with recording(AS_RECORDED if target[0] == "xpu" else target) as recorded:
                 call()
             for one in (replace(each, target=target) for each in recorded):
-                kernel = one.kernel.rpartition(":")[2]
-                name = "reduce" if kernel == "reduce" else form
+                name = _named(one.kernel.rpartition(":")[2], form)
                 found.setdefault(one.digest, Launch(f"{name}, wide" if wide else name, one))
     return tuple(found.values())
+
+
+def _named(kernel: str, form: str) -> str:
+    """Return what a kernel of a launch is called: behind the attention of a split or shared launch comes another."""
+    if form == "write" or kernel.startswith("attend"):
+        return form
+    return "reduce shares" if form == "attend shares" else "reduce"
 
 
 def _cache(mode: Mode, device: Device, request: Request, wide: bool) -> CacheView:
@@ -113,14 +126,17 @@ def _calls(variant: Variant, request: Request, cache: CacheView, config: Mapping
     whole = SplitPlan(1, 0, None, None)
     if variant.op is Op.PREFILL:
         return [("attend", attend(whole))]
-    rows_by_split = (_TOKENS, request.q_heads, _SPLITS)
+    places = (_TOKENS * _SPLITS, request.q_heads)
     split = SplitPlan(
         _SPLITS,
         0,
-        _like((*rows_by_split, request.head_size), torch.float32),
-        _like((*rows_by_split, 2), torch.float32),
+        _like((*places, request.head_size), torch.float32),
+        _like((*places, 2), torch.float32),
     )
-    return [("attend split", attend(split)), ("attend whole", attend(whole))]
+    made = [("attend split", attend(split)), ("attend whole", attend(whole))]
+    if hasattr(launcher, "shares"):
+        made.append(("attend shares", attend(replace(split, shares=_SHARES))))
+    return made
 
 
 def _like(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

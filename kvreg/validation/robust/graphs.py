@@ -15,7 +15,7 @@ import torch
 
 from kvreg.runtime.attention import attend, write
 from kvreg.runtime.cache import KVCache
-from kvreg.runtime.plan import plan
+from kvreg.runtime.plan import Plan, plan
 from kvreg.validation.robust.findings import Finding, judged, skipped
 from kvreg.validation.robust.lineups import GROUP, HEAD, KV_HEADS, PAGE, LineUp, Result, differing, line_up
 from kvreg.validation.unproven import Place
@@ -35,6 +35,8 @@ class Shape:
     rows: int
     longest: int
     """Most tokens of a sequence, for which the plan is made."""
+    total_known: bool = False
+    """Whether the plan is told the tokens of all sequences together, which are unlike: as equal shares, if offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,16 @@ def replays(place: str, mode: str, decode: str) -> dict[str, Any]:
 def replayed(of: LineUp) -> Finding:
     """Compare replays with eager steps."""
     longest = max(of.contexts)
-    shapes = (Shape("decode", 5, 5, longest), Shape("mixed", 4, 12, longest))
+    shapes = (
+        Shape("decode", 5, 5, longest),
+        Shape("decode of unlike lengths", 5, 5, longest, total_known=True),
+        Shape("mixed", 4, 12, longest),
+    )
     count = STEPS["card" if of.place.is_card else of.place.name]
     failures = [text for shape in shapes for text in _compare(of, shape, schedule(of.place, shape, count))]
     how = "replays of a graph" if of.place.is_card else "calls over the same tensors (no graph without a card)"
-    return judged(f"{count} {how} for decode and mixed, {LAYERS} layers on one plan", failures)
+    names = ", ".join(shape.name for shape in shapes)
+    return judged(f"{count} {how} each for {names}; {LAYERS} layers on one plan", failures)
 
 
 def schedule(place: Place, shape: Shape, count: int) -> list[Inputs]:
@@ -143,7 +150,13 @@ def _compare(of: LineUp, shape: Shape, steps: Sequence[Inputs]) -> list[str]:
     for caches in (captured, eager):
         _fill(of, caches, pages)
     static = steps[0].clone()
-    made = plan(captured[0], static.cu_q, static.seq_lens, max_context=shape.longest)
+    # The sum is that of the first step: the captured plan keeps it while lengths grow.
+    total = int(static.seq_lens.sum()) if shape.total_known else None
+
+    def planned(cache: KVCache, inputs: Inputs) -> Plan:
+        return plan(cache, inputs.cu_q, inputs.seq_lens, max_context=shape.longest, total_context=total)
+
+    made = planned(captured[0], static)
 
     def step() -> list[Result]:
         return [_layer(cache, static, made) for cache in captured]
@@ -154,7 +167,7 @@ def _compare(of: LineUp, shape: Shape, steps: Sequence[Inputs]) -> list[str]:
         static.copy_(inputs)
         replay()
         own = inputs.clone()
-        due = [_layer(cache, own, plan(cache, own.cu_q, own.seq_lens, max_context=shape.longest)) for cache in eager]
+        due = [_layer(cache, own, planned(cache, own)) for cache in eager]
         found = [*(x for pair in results() for x in pair), *(cache.buffer for cache in captured)]
         right = [*(x for pair in due for x in pair), *(cache.buffer for cache in eager)]
         names = [f"{name} of layer {n + 1}" for n in range(LAYERS) for name in ("output", "lse")]
@@ -167,7 +180,7 @@ def _compare(of: LineUp, shape: Shape, steps: Sequence[Inputs]) -> list[str]:
     return failures
 
 
-def _layer(cache: KVCache, inputs: Inputs, made: Any) -> Result:
+def _layer(cache: KVCache, inputs: Inputs, made: Plan) -> Result:
     write(cache, inputs.k, inputs.v, inputs.slots)
     arguments = (inputs.q, cache, inputs.page_table, inputs.seq_lens, inputs.cu_q, made)
     out, lse = attend(*arguments, return_lse=True)
