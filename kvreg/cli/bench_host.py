@@ -30,7 +30,7 @@ def show(rows: Sequence[HostRow], machine: Machine, versions: Mapping[str, str |
         render.table(COLUMNS, [_cells(row) for row in some if row.us is not None], title=shape)
         for row in some:
             if row.us is None:
-                render.line(f"{row.kernel or row.mode}: {row.status}: {row.detail}")
+                render.line(bench_view.untimed(row))
     render.line()
     for text in _footnotes(rows, machine):
         render.line(text)

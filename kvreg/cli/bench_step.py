@@ -75,7 +75,7 @@ def show(found: StepResults, machine: Machine, versions: Mapping[str, str | None
     render.table(COLUMNS, [_cells(found, row) for row in timed], title=_title(found.shape))
     for row in found.rows:
         if not row.is_timed:
-            render.line(f"{row.kernel or row.mode}: {row.status}: {row.detail}")
+            render.line(bench_view.untimed(row))
     render.line()
     for text in _footnotes(found):
         render.line(text)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from kvreg.cli import render
 
 if TYPE_CHECKING:
+    from kvreg.bench.host import HostRow
     from kvreg.bench.pays import Answer
     from kvreg.bench.results import Compared, Results, Row
+    from kvreg.bench.step.results import StepRow
     from kvreg.validation.machine import Machine
 
 COLUMNS = ("kernel", "us", "spread", "TB/s", "of bf16", "host us", "e")
@@ -94,6 +96,11 @@ def head(found: Results, device: str, versions: Mapping[str, str | None]) -> str
 def named(versions: Mapping[str, str | None]) -> str:
     """Return the versions that a time depends on."""
     return ", ".join(f"{name} {versions[name]}" for name in ("torch", "triton", "driver") if versions.get(name))
+
+
+def untimed(row: HostRow | StepRow) -> str:
+    """Return what is said of a call or a step that has no time."""
+    return f"not measured: {row.detail}" if row.status == "refused" else f"{row.kernel}: {row.status}: {row.detail}"
 
 
 def title(of: Compared) -> str:

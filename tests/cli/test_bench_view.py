@@ -64,7 +64,7 @@ attention of         us              tokens/s  of bf16  attention          cache
 SDPA bf16, dense     4000.0 (1.2 %)  8000      1.00x    2500.0 us, 62 %    12.8 GiB  1.5e-03, -
 a-decode@1 (alone)   2000.0 (1.2 %)  16000     2.00x    500.0 us, 25 %     3.45 GiB  1.5e-03, 3.0e-02
 b-decode@1: wrong: required finite logits and a finite hidden state, found others
-fp8_per_tensor: refused: for want of evidence
+not measured: for want of evidence
 
 us: median of a whole step by replay of a CUDA graph that holds a few of them; in brackets the middle half of the\
  samples

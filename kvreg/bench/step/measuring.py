@@ -25,7 +25,7 @@ from kvreg_tuning import timing
 STEPS = 3
 """Steps of one graph, which share what its launch costs."""
 
-SPARE_BYTES = 4 << 30
+SPARE_BYTES = 12 << 30
 """Beside weights and caches: rows that fill them, fp64 of the judge, graphs and what torch takes for itself."""
 
 
