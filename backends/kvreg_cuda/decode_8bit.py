@@ -18,13 +18,13 @@ import triton
 import triton.language as tl
 
 from kvreg_cuda.joining_rows import STARTED, JoinedRows
-from kvreg_cuda.launching import let_dependents_start
-from kvreg_cuda.paging import place_of
+from kvreg_cuda.launching import let_dependents_start, wait_for_the_launch_before
+from kvreg_cuda.paging import place_of, sequence_of
 from kvreg_cuda.shares import row_at, units_of, units_of_start
 from kvreg_triton.attend_rows import load_query, row_scales
 from kvreg_triton.launch import INTERPRETED
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
-from kvreg_triton.paging import aligned, block_sequence, split_bounds
+from kvreg_triton.paging import aligned, split_bounds
 from kvreg_triton.scales import EXPONENT, exponents
 
 PACKED = tl.constexpr(not INTERPRETED)
@@ -63,6 +63,16 @@ def odd_codes(pairs, CODES: tl.constexpr, VALUES: tl.constexpr):
         "{ .reg .b32 t; .reg .b16 l, h; prmt.b32 t, $1, 0, 0x4431; mov.b32 {l, h}, t; cvt.rn.f16x2.e4m3x2 $0, l; }",
             "=r,r", [pairs], dtype=tl.float16, is_pure=True, pack=2,
     )  # fmt: skip
+
+
+@triton.jit
+def row_query(
+    q, first_row, rows, group, head, q_row, q_head, HEAD: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """Ask for the q of `rows` query tokens, (ROWS, WIDTH) float32: it comes while lengths and pages are looked up."""
+    lane = tl.arange(0, ROWS)
+    row = (first_row + lane // group).to(tl.int64)
+    return load_query(q + (row * q_row + head * q_head)[:, None], lane < rows * group, HEAD, WIDTH, tl.float32)
 
 
 @triton.jit
@@ -257,31 +267,35 @@ def attend(
 
     With `apart` 0 one query token. Grid (blocks, kv_heads, splits).
     """
-    block_q = tl.where(apart == 0, 1, ROWS // group)
+    wait_for_the_launch_before()
+    let_dependents_start()
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
-    seq = block_sequence(cu_q, n_seqs, block, block_q, apart)
-    start_row = tl.load(cu_q + seq)
-    q_len = tl.load(cu_q + seq + 1) - start_row
+    lane = tl.arange(0, ROWS)
+    head = kv_head * group + lane % group
+    block_q = 1
+    if apart == 0:
+        # A row a block: its q is asked for before the sequence is known that it belongs to.
+        query = row_query(q, block, 1, group, head, q_row, q_head, HEAD, WIDTH, ROWS)
+        seq, start_row, q_len, seq_len = sequence_of(cu_q, seq_lens, n_seqs, block, 1, 0)
+        block_index = block - start_row
+        first_row = block
+    else:
+        block_q = ROWS // group
+        seq, start_row, q_len, seq_len = sequence_of(cu_q, seq_lens, n_seqs, block, block_q, 1)
+        block_index = (block - start_row // block_q - seq) * block_q
+        first_row = start_row + block_index
+        rows = tl.minimum(tl.where(seq == n_seqs - 1, tokens - start_row, q_len) - block_index, block_q)
+        query = row_query(q, first_row, rows, group, head, q_row, q_head, HEAD, WIDTH, ROWS)
     # Rows behind the last sequence (padding of a captured graph) are the last sequence's to zero.
     owned = tl.where(seq == n_seqs - 1, tokens - start_row, q_len)
-    block_index = (block - start_row // block_q - seq * apart) * block_q
     if block_index >= owned:
         return
-    let_dependents_start()
-    first_row = start_row + block_index
     rows = tl.minimum(owned - block_index, block_q)
-    lane = tl.arange(0, ROWS)
     index = block_index + lane // group
     store_ok = lane < rows * group
     mine = store_ok & (index < q_len)
-    row = (first_row + lane // group).to(tl.int64)
-    head = kv_head * group + lane % group
-
-    # Asked for before it is needed: it is on its way while the length and the pages are looked up.
-    query = load_query(q + (row * q_row + head * q_head)[:, None], mine, HEAD, WIDTH, tl.float32)
-    seq_len = tl.load(seq_lens + seq)
     position = seq_len - q_len + index
     range_row = ranges + seq.to(tl.int64) * (2 * RANGES)
     first, last = row_bounds(position, mine, seq, seq_len, window, causal_flags, CAUSAL, WINDOW)
@@ -292,6 +306,7 @@ def attend(
         begin, end = split_bounds(split, splits, chunk, begin, end, TILE)
         if (split > 0) & (begin >= end):
             # In a batch of unlike lengths most splits of a short sequence: gone before q is used.
+            row = (first_row + lane // group).to(tl.int64)
             gone = partial_lse + ((row * (tl.num_programs(1) * group) + head) * splits + split) * 2
             tl.store(gone, tl.full([ROWS], -float("inf"), tl.float32), mask=store_ok)
             tl.store(gone + 1, tl.zeros([ROWS], tl.float32), mask=store_ok)
@@ -335,6 +350,7 @@ def attend_share(
     tl.static_assert(not SINGLE and not WINDOW and not SINKS and RANGES == 0)
     program = tl.program_id(0)
     kv_head = tl.program_id(1)
+    wait_for_the_launch_before()
     let_dependents_start()
     units, _ = units_of(cu_q, seq_lens, tokens, n_seqs, TILE, MANY, STARTED)
     share = tl.cdiv(tl.sum(units, 0), tl.num_programs(0))
@@ -346,12 +362,9 @@ def attend_share(
     mine = lane < group
     head = kv_head * group + lane % group
     for row in range(first_row, last_row + 1):
-        seq = block_sequence(cu_q, n_seqs, row, 1, 0)
-        start_row = tl.load(cu_q + seq)
-        q_len = tl.load(cu_q + seq + 1) - start_row
-        seq_len = tl.where(row - start_row < q_len, tl.load(seq_lens + seq), 0)
-        from_q = q + ((row + 0 * lane).to(tl.int64) * q_row + head * q_head)[:, None]
-        query = load_query(from_q, mine, HEAD, WIDTH, tl.float32)
+        query = row_query(q, row, 1, group, head, q_row, q_head, HEAD, WIDTH, ROWS)
+        seq, start_row, q_len, seq_len = sequence_of(cu_q, seq_lens, n_seqs, row, 1, 0)
+        seq_len = tl.where(row - start_row < q_len, seq_len, 0)
         tiles = tl.cdiv(seq_len, TILE)
         lead = tl.where(tiles > 0, units_of_start(TILE, STARTED), 0)
         # The compiler must see a multiple of 16.

@@ -32,13 +32,13 @@ from kvreg_cuda.int4_operands import (
     stacked,
 )
 from kvreg_cuda.joining import Joined
-from kvreg_cuda.launching import let_dependents_start
-from kvreg_cuda.paging import place_of
+from kvreg_cuda.launching import let_dependents_start, wait_for_the_launch_before
+from kvreg_cuda.paging import place_of, sequence_of
 from kvreg_cuda.shares import row_at, units_of, units_of_start
 from kvreg_cuda.unit_rotation import lines, load_lines, rotated
 from kvreg_triton.attend_int4 import unrotated
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
-from kvreg_triton.paging import aligned, block_sequence, split_bounds
+from kvreg_triton.paging import aligned, split_bounds
 
 ZERO_POINT_BITS = tl.constexpr(15)
 LEAST = tl.constexpr(4e-37)
@@ -305,25 +305,31 @@ def attend(
     Takes the arguments of kvreg_triton.attend_int4.attend and leaves the same partial results. ROWS is 8 or 16,
     COMPUTE is not read. Grid (blocks, kv_heads, splits).
     """
-    block_q = tl.where(apart == 0, 1, ROWS // group)
+    wait_for_the_launch_before()
+    let_dependents_start()
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
-    seq = block_sequence(cu_q, n_seqs, block, block_q, apart)
-    start_row = tl.load(cu_q + seq)
-    q_len = tl.load(cu_q + seq + 1) - start_row
+    MEMBERS: tl.constexpr = ROWS // SUBSETS
+    block_q = 1
+    if apart == 0:
+        # A row a block: its q is asked for before the sequence is known that it belongs to.
+        x = query_lines(q, block, 1, group, kv_head, q_row, q_head, HEAD, WIDTH, ROWS, MEMBERS)
+        seq, start_row, q_len, seq_len = sequence_of(cu_q, seq_lens, n_seqs, block, 1, 0)
+        block_index = block - start_row
+        first_row = block
+    else:
+        block_q = ROWS // group
+        seq, start_row, q_len, seq_len = sequence_of(cu_q, seq_lens, n_seqs, block, block_q, 1)
+        block_index = (block - start_row // block_q - seq) * block_q
+        first_row = start_row + block_index
+        rows = tl.minimum(tl.where(seq == n_seqs - 1, tokens - start_row, q_len) - block_index, block_q)
+        x = query_lines(q, first_row, rows, group, kv_head, q_row, q_head, HEAD, WIDTH, ROWS, MEMBERS)
     # Rows behind the last sequence (padding of a captured graph) are the last sequence's to zero.
     owned = tl.where(seq == n_seqs - 1, tokens - start_row, q_len)
-    block_index = (block - start_row // block_q - seq * apart) * block_q
     if block_index >= owned:
         return
-    let_dependents_start()
-    first_row = start_row + block_index
     rows = tl.minimum(owned - block_index, block_q)
-    MEMBERS: tl.constexpr = ROWS // SUBSETS
-    x = query_lines(q, first_row, rows, group, kv_head, q_row, q_head, HEAD, WIDTH, ROWS, MEMBERS)
-
-    seq_len = tl.load(seq_lens + seq)
     lane = tl.arange(0, ROWS) % MEMBERS
     index = block_index + lane // group
     store_ok = lane < rows * group
@@ -383,6 +389,7 @@ def attend_share(
     tl.static_assert(not SINGLE and not WINDOW and not SINKS and RANGES == 0)
     program = tl.program_id(0)
     kv_head = tl.program_id(1)
+    wait_for_the_launch_before()
     let_dependents_start()
     units, _ = units_of(cu_q, seq_lens, tokens, n_seqs, TILE, MANY)
     share = tl.cdiv(tl.sum(units, 0), tl.num_programs(0))
@@ -393,11 +400,9 @@ def attend_share(
     MEMBERS: tl.constexpr = ROWS // SUBSETS
     lane = tl.arange(0, ROWS) % MEMBERS
     for row in range(first_row, last_row + 1):
-        seq = block_sequence(cu_q, n_seqs, row, 1, 0)
-        start_row = tl.load(cu_q + seq)
-        q_len = tl.load(cu_q + seq + 1) - start_row
-        seq_len = tl.where(row - start_row < q_len, tl.load(seq_lens + seq), 0)
         x = query_lines(q, row, 1, group, kv_head, q_row, q_head, HEAD, WIDTH, ROWS, MEMBERS)
+        seq, start_row, q_len, seq_len = sequence_of(cu_q, seq_lens, n_seqs, row, 1, 0)
+        seq_len = tl.where(row - start_row < q_len, seq_len, 0)
         tiles = tl.cdiv(seq_len, TILE)
         lead = tl.where(tiles > 0, units_of_start(TILE), 0)
         # The compiler must see a multiple of 16.

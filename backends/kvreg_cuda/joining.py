@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from kvreg.runtime.launchers import AttendCall
-from kvreg_cuda.launching import InShares, wait_for_the_launch_before
+from kvreg_cuda.launching import InShares, let_dependents_start, wait_for_the_launch_before
 from kvreg_cuda.shares import parts_of
 from kvreg_triton.attend_int4 import unrotated
 from kvreg_triton.launch import shape_constants
@@ -22,37 +22,44 @@ from kvreg_triton.masks import LOG2E
 def join_parts(
     out, lse, partial_out, partial_lse, row, head, part, step, parts, has_lse, out_row, out_head,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, AT_ONCE: tl.constexpr,
+    SPARSE: tl.constexpr,
 ):  # fmt: skip
     """Join `parts` results of a row, AT_ONCE at a time, and undo the rotation, like kvreg_triton.attend_int4.reduce.
 
-    They lie in places of the workspace from `part` on, `step` apart.
+    They lie in places of the workspace from `part` on, `step` apart. SPARSE: most of them are empty.
     """
     byte = tl.arange(0, WIDTH // 2)
-    base = -float("inf")
-    for first in range(0, parts, 4 * AT_ONCE):
-        index = first + tl.arange(0, 4 * AT_ONCE)
-        tops = tl.load(partial_lse + (part + index * step) * 2, mask=index < parts, other=-float("inf"))
-        base = tl.maximum(base, tl.max(tops, 0))
-    base = tl.where(base == -float("inf"), 0.0, base)
+    base = tl.full([], -float("inf"), tl.float32)
     even = tl.zeros([WIDTH // 2], tl.float32)
     odd = tl.zeros([WIDTH // 2], tl.float32)
-    total = 0.0
+    total = tl.zeros([], tl.float32)
     for first in range(0, parts, AT_ONCE):
         index = first + tl.arange(0, AT_ONCE)
+        there = index < parts
         place = part + index * step
         # Both numbers of a part at once, one for each thread: of fewer Triton lets every warp load those of its own
         # rows, one after the other, and wait for each before it asks for the row.
-        both = tl.load(
-            partial_lse + (place * 2)[:, None] + tl.arange(0, 2)[None, :], mask=(index < parts)[:, None], other=0.0
-        )
+        both = tl.load(partial_lse + (place * 2)[:, None] + tl.arange(0, 2)[None, :], mask=there[:, None], other=0.0)
         top, mass = tl.split(both)
-        weight = tl.where(index < parts, tl.exp2(top - base), 0.0)
-        source = partial_out + place[:, None] * HEAD + byte[None, :]
         # Nobody wrote the rows of an empty split. NaN is not 0: what went wrong in a split stays visible.
-        inside = (mass != 0.0)[:, None] & (byte < HEAD // 2)[None, :]
-        even += tl.sum(weight[:, None] * tl.load(source, mask=inside, other=0.0), 0)
-        odd += tl.sum(weight[:, None] * tl.load(source + HEAD // 2, mask=inside, other=0.0), 0)
-        total += tl.sum(weight * mass, 0)
+        written = there & (mass != 0.0)
+        # Where few are empty, rows are not asked for after their numbers, but with them: the time of one load less.
+        asked = (written if SPARSE else there)[:, None] & (byte < HEAD // 2)[None, :]
+        source = partial_out + place[:, None] * HEAD + byte[None, :]
+        low = tl.load(source, mask=asked, other=0.0)
+        high = tl.load(source + HEAD // 2, mask=asked, other=0.0)
+        new_base = tl.maximum(base, tl.max(tl.where(there, top, -float("inf")), 0))
+        safe = tl.where(new_base == -float("inf"), 0.0, new_base)
+        fade = tl.exp2(base - safe)
+        weight = tl.where(there, tl.exp2(top - safe), 0.0)
+        if not SPARSE:
+            low = tl.where(written[:, None], low, 0.0)
+            high = tl.where(written[:, None], high, 0.0)
+        even = even * fade + tl.sum(weight[:, None] * low, 0)
+        odd = odd * fade + tl.sum(weight[:, None] * high, 0)
+        total = total * fade + tl.sum(weight * mass, 0)
+        base = new_base
+    base = tl.where(base == -float("inf"), 0.0, base)
     share = tl.where(total > 0.0, total, 1.0)
     y = tl.reshape(tl.join(even / share, odd / share), [1, WIDTH])
     y = tl.reshape(unrotated(y, 1, WIDTH, BLOCK, LEVELS), [WIDTH])
@@ -67,15 +74,17 @@ def join_parts(
 def join(
     out, lse, partial_out, partial_lse, splits, has_lse, out_row, out_head,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, AT_ONCE: tl.constexpr,
+    SPARSE: tl.constexpr,
 ):  # fmt: skip
     """Join the splits of one query row and head. Grid (rows, q_heads)."""
     row = tl.program_id(0)
     head = tl.program_id(1)
     part = (row.to(tl.int64) * tl.num_programs(1) + head) * splits
+    let_dependents_start()
     wait_for_the_launch_before()
     join_parts(
         out, lse, partial_out, partial_lse, row, head, part, 1, splits, has_lse, out_row, out_head,
-        HEAD, WIDTH, BLOCK, LEVELS, AT_ONCE,
+        HEAD, WIDTH, BLOCK, LEVELS, AT_ONCE, SPARSE,
     )  # fmt: skip
 
 
@@ -83,18 +92,20 @@ def join(
 def join_shares(
     out, lse, partial_out, partial_lse, cu_q, seq_lens, tokens, n_seqs, programs, has_lse, out_row, out_head,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, AT_ONCE: tl.constexpr,
-    TILE: tl.constexpr, MANY: tl.constexpr,
+    SPARSE: tl.constexpr, TILE: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """Join what equal shares found of one query row and head (kvreg_cuda.shares). Grid (rows, q_heads)."""
     row = tl.program_id(0)
     head = tl.program_id(1)
+    let_dependents_start()
+    # The attention lets this launch begin when all before it has ended, so that the lengths can be read already.
     first, parts = parts_of(cu_q, seq_lens, tokens, n_seqs, programs, row, TILE, MANY)
     step = tl.num_programs(1)
     part = (first + row).to(tl.int64) * step + head
     wait_for_the_launch_before()
     join_parts(
         out, lse, partial_out, partial_lse, row, head, part, step, parts, has_lse, out_row, out_head,
-        HEAD, WIDTH, BLOCK, LEVELS, AT_ONCE,
+        HEAD, WIDTH, BLOCK, LEVELS, AT_ONCE, SPARSE,
     )  # fmt: skip
 
 

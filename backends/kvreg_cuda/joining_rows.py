@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from kvreg.runtime.launchers import AttendCall
-from kvreg_cuda.launching import InShares, wait_for_the_launch_before
+from kvreg_cuda.launching import InShares, let_dependents_start, wait_for_the_launch_before
 from kvreg_cuda.shares import parts_of
 from kvreg_triton.launch import shape_constants
 from kvreg_triton.masks import LOG2E
@@ -28,32 +28,37 @@ VALUES_OF_A_WARP = 2048
 @triton.jit
 def join_parts(
     out, lse, partial_out, partial_lse, row, head, part, step, parts, has_lse, out_row, out_head,
-    HEAD: tl.constexpr, WIDTH: tl.constexpr, AT_ONCE: tl.constexpr,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, AT_ONCE: tl.constexpr, SPARSE: tl.constexpr,
 ):  # fmt: skip
     """Join `parts` results of a row, AT_ONCE at a time, like kvreg_triton.attend_rows.reduce.
 
-    They lie in places of the workspace from `part` on, `step` apart.
+    They lie in places of the workspace from `part` on, `step` apart. SPARSE: most of them are empty.
     """
-    base = -float("inf")
-    for first in range(0, parts, 4 * AT_ONCE):
-        index = first + tl.arange(0, 4 * AT_ONCE)
-        tops = tl.load(partial_lse + (part + index * step) * 2, mask=index < parts, other=-float("inf"))
-        base = tl.maximum(base, tl.max(tops, 0))
-    base = tl.where(base == -float("inf"), 0.0, base)
     channel = tl.arange(0, WIDTH)
+    base = tl.full([], -float("inf"), tl.float32)
     acc = tl.zeros([WIDTH], tl.float32)
-    total = 0.0
+    total = tl.zeros([], tl.float32)
     for first in range(0, parts, AT_ONCE):
         index = first + tl.arange(0, AT_ONCE)
+        there = index < parts
         place = part + index * step
-        top = tl.load(partial_lse + place * 2, mask=index < parts, other=-float("inf"))
-        mass = tl.load(partial_lse + place * 2 + 1, mask=index < parts, other=0.0)
-        weight = tl.exp2(top - base)
+        # As in kvreg_cuda.joining: both numbers of a part at once, and its row with them where few are empty.
+        both = tl.load(partial_lse + (place * 2)[:, None] + tl.arange(0, 2)[None, :], mask=there[:, None], other=0.0)
+        top, mass = tl.split(both)
         # Nobody wrote the rows of an empty split. NaN is not 0: what went wrong in a split stays visible.
-        inside = (mass != 0.0)[:, None] & (channel < HEAD)[None, :]
-        found = tl.load(partial_out + place[:, None] * HEAD + channel[None, :], mask=inside, other=0.0)
-        acc += tl.sum(weight[:, None] * found, 0)
-        total += tl.sum(weight * mass, 0)
+        written = there & (mass != 0.0)
+        asked = (written if SPARSE else there)[:, None] & (channel < HEAD)[None, :]
+        found = tl.load(partial_out + place[:, None] * HEAD + channel[None, :], mask=asked, other=0.0)
+        new_base = tl.maximum(base, tl.max(tl.where(there, top, -float("inf")), 0))
+        safe = tl.where(new_base == -float("inf"), 0.0, new_base)
+        fade = tl.exp2(base - safe)
+        weight = tl.where(there, tl.exp2(top - safe), 0.0)
+        if not SPARSE:
+            found = tl.where(written[:, None], found, 0.0)
+        acc = acc * fade + tl.sum(weight[:, None] * found, 0)
+        total = total * fade + tl.sum(weight * mass, 0)
+        base = new_base
+    base = tl.where(base == -float("inf"), 0.0, base)
     share = tl.where(total > 0.0, total, 1.0)
     to = out + row.to(tl.int64) * out_row + head * out_head + channel
     tl.store(to, (acc / share).to(out.dtype.element_ty), mask=channel < HEAD)
@@ -64,34 +69,38 @@ def join_parts(
 @triton.jit(do_not_specialize=["splits", "has_lse"])
 def join(
     out, lse, partial_out, partial_lse, splits, has_lse, out_row, out_head,
-    HEAD: tl.constexpr, WIDTH: tl.constexpr, AT_ONCE: tl.constexpr,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, AT_ONCE: tl.constexpr, SPARSE: tl.constexpr,
 ):  # fmt: skip
     """Join the splits of one query row and head. Grid (rows, q_heads)."""
     row = tl.program_id(0)
     head = tl.program_id(1)
     part = (row.to(tl.int64) * tl.num_programs(1) + head) * splits
+    let_dependents_start()
     wait_for_the_launch_before()
     join_parts(
         out, lse, partial_out, partial_lse, row, head, part, 1, splits, has_lse, out_row, out_head,
-        HEAD, WIDTH, AT_ONCE,
+        HEAD, WIDTH, AT_ONCE, SPARSE,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["tokens", "n_seqs", "programs", "has_lse"])
 def join_shares(
     out, lse, partial_out, partial_lse, cu_q, seq_lens, tokens, n_seqs, programs, has_lse, out_row, out_head,
-    HEAD: tl.constexpr, WIDTH: tl.constexpr, AT_ONCE: tl.constexpr, TILE: tl.constexpr, MANY: tl.constexpr,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, AT_ONCE: tl.constexpr, SPARSE: tl.constexpr,
+    TILE: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """Join what equal shares found of one query row and head (kvreg_cuda.shares). Grid (rows, q_heads)."""
     row = tl.program_id(0)
     head = tl.program_id(1)
+    let_dependents_start()
+    # The attention lets this launch begin when all before it has ended, so that the lengths can be read already.
     first, parts = parts_of(cu_q, seq_lens, tokens, n_seqs, programs, row, TILE, MANY, STARTED)
     step = tl.num_programs(1)
     part = (first + row).to(tl.int64) * step + head
     wait_for_the_launch_before()
     join_parts(
         out, lse, partial_out, partial_lse, row, head, part, step, parts, has_lse, out_row, out_head,
-        HEAD, WIDTH, AT_ONCE,
+        HEAD, WIDTH, AT_ONCE, SPARSE,
     )  # fmt: skip
 
 

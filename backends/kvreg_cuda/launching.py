@@ -1,7 +1,8 @@
 """Launches that no portable kernel knows: overlapping ones, and ones of as many programs as fill the card.
 
-From sm_90 on a reduction is a dependent launch: its programs come up while the last of the attention runs and wait
-there for all of it, so that the time of a launch is hidden.
+From sm_90 on every launch is a dependent one: its programs come up while the last of the launch before them runs and
+wait there for all of it, so that the time of a launch is hidden where the one before lets dependents start, as all of
+these do.
 """
 
 from collections.abc import Mapping
@@ -14,9 +15,9 @@ import triton.language as tl
 from triton.language import target_info
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kvreg.runtime.launchers import AttendCall
+from kvreg.runtime.launchers import AttendCall, CacheView
 from kvreg_cuda.shares import MOST_ROWS
-from kvreg_triton.launch import INTERPRETED, Decode, submit
+from kvreg_triton.launch import INTERPRETED, Decode, Write, submit
 
 COMPILED = tl.constexpr(not INTERPRETED)
 
@@ -30,7 +31,7 @@ Programming Guide, table of compute capabilities)."""
 
 @triton.jit
 def let_dependents_start():
-    """Say that the launch behind this one may begin; from sm_90 on, and without effect on any other launch."""
+    """Let the launch behind this one come up; from sm_90 on, and without effect on any other launch."""
     if COMPILED:
         if target_info.cuda_capability_geq(9, 0):
             gdc_launch_dependents()
@@ -38,16 +39,21 @@ def let_dependents_start():
 
 @triton.jit
 def wait_for_the_launch_before():
-    """Wait until all of the launch before this one has ended and can be read; where launches overlap at all."""
+    """Wait until all of the launch before this one has ended and can be read; where launches overlap at all.
+
+    Every program calls it before it touches memory, also one without work: a launch whose programs left at once would
+    count as ended before the one that it follows.
+    """
     if COMPILED:
         if target_info.cuda_capability_geq(9, 0):
             gdc_wait()
 
 
 @cache
-def overlaps(device: torch.device) -> bool:
-    """Return whether launches of a device can wait inside a kernel for the one before: from sm_90 on."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+def overlapping(device: torch.device) -> Mapping[str, bool]:
+    """Return the launch option with which a kernel comes up while the one before ends, where a device has it."""
+    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return {"launch_pdl": True} if able else {}
 
 
 class Programs:
@@ -101,21 +107,22 @@ class InShares(Decode):
 
     def __call__(self, call: AttendCall, config: Mapping[str, int]) -> None:
         """Launch; see kvreg.runtime.launchers.AttendLauncher."""
-        plan, config = call.split, self.fitted(call, config)
+        plan, config = call.split, {**self.fitted(call, config), **overlapping(call.q.device)}
         if plan.shares and shareable(call):
             self._share(call, config)
             return
         self.launch(call, config)
         if plan.splits > 1:
             at_once = 64 if plan.chunk == 0 and plan.splits > FEW_SPLITS else 16
-            self._join(self.reduce, call, (plan.splits,), at_once, {})
+            # Of parts of one length most are empty; of even splits and of shares none is that has a row.
+            self._join(self.reduce, call, (plan.splits,), at_once, {"SPARSE": plan.chunk > 0})
 
     def _share(self, call: AttendCall, config: Mapping[str, int]) -> None:
         rows, n_seqs, programs = call.q.shape[0], call.cu_q.shape[0] - 1, call.split.shares
         many = {"MANY": max(16, triton.next_power_of_2(n_seqs))}
         Decode(Programs(self.attend_share, programs), None).launch(call, {**config, **many})
         lengths = (call.cu_q, call.seq_lens, rows, n_seqs, programs)
-        self._join(self.join_shares, call, lengths, 16, {"TILE": config["tile"], **many})
+        self._join(self.join_shares, call, lengths, 16, {"SPARSE": False, "TILE": config["tile"], **many})
 
     def _join(
         self, kernel: Any, call: AttendCall, parts: tuple[Any, ...], at_once: int, meta: Mapping[str, Any]
@@ -129,5 +136,15 @@ class InShares(Decode):
                 *parts, int(call.lse is not None), out.stride(0), out.stride(1),
             ),
             {"AT_ONCE": at_once, "num_stages": 1, **self.join_constants(call, at_once), **meta}
-            | ({"launch_pdl": True} if overlaps(out.device) else {}),
+            | overlapping(out.device),
         )  # fmt: skip
+
+
+class OverlappingWrite(Write):
+    """Launches a write that comes up while the launch before it ends."""
+
+    def __call__(
+        self, cache: CacheView, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor, config: Mapping[str, int]
+    ) -> None:
+        """Launch; see kvreg.runtime.launchers.WriteLauncher."""
+        super().__call__(cache, k, v, slots, {**config, **overlapping(k.device)})

@@ -23,7 +23,8 @@ Longer than other modules: a kernel family stays in one file, so that a change s
 import triton
 import triton.language as tl
 
-from kvreg_triton.launch import INTERPRETED, Write
+from kvreg_cuda.launching import OverlappingWrite, let_dependents_start, wait_for_the_launch_before
+from kvreg_triton.launch import INTERPRETED
 from kvreg_triton.paging import aligned
 from kvreg_triton.rotation import SIGN_WORDS
 
@@ -363,6 +364,8 @@ def write(
     Takes the arguments of kvreg_triton.write_int4.write. A product has at least 16 lines, see the assertion.
     """
     tl.static_assert(ROWS * WIDTH >= SIDE * SPAN)
+    let_dependents_start()
+    wait_for_the_launch_before()
     head = tl.program_id(1)
     k_in += head * k_in_head
     v_in += head * v_in_head
@@ -387,4 +390,4 @@ def write(
         )  # fmt: skip
 
 
-WRITE = Write(write)
+WRITE = OverlappingWrite(write)
