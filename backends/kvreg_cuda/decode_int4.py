@@ -23,6 +23,8 @@ from kvreg_cuda.int4_operands import (
     as_operand,
     folded,
     key_order,
+    larger_or_nan,
+    largest_of,
     nibbles,
     of_each_key,
     own,
@@ -30,9 +32,10 @@ from kvreg_cuda.int4_operands import (
     quantized,
     quantized_query,
     stacked,
+    sum_with,
 )
 from kvreg_cuda.joining import Joined
-from kvreg_cuda.launching import let_dependents_start, wait_for_the_launch_before
+from kvreg_cuda.launching import let_dependents_start
 from kvreg_cuda.paging import place_of, sequence_of
 from kvreg_cuda.shares import row_at, units_of, units_of_start
 from kvreg_cuda.unit_rotation import lines, load_lines, rotated
@@ -43,16 +46,19 @@ from kvreg_triton.paging import aligned, split_bounds
 ZERO_POINT_BITS = tl.constexpr(15)
 LEAST = tl.constexpr(4e-37)
 """Weights of a tile below this fade to zero: 127 divided by anything smaller overflows float32."""
+FADED = tl.constexpr(2.0**-16)
+"""A tile whose largest weight is below this share of the largest so far is rounded as if it had one of that: in steps
+of 2**-31 of it, so that the keys of the longest context together err by less than 2**-9 of one such step of a tile."""
 
 
 @triton.jit
 def scales_and_zeros(pointers, valid):
-    """Split stored scales into (s, z) float32; masked tokens get s = 1.
+    """Split stored scales into s, float32, and z, int32; masked tokens get s = 1.
 
     The bits of z stay in s, which they change by at most 15 / 2**23 of itself: taking them out costs more than that.
     """
     stored = tl.load(pointers, mask=valid, other=1.0)
-    return stored, (stored.to(tl.int32, bitcast=True) & ZERO_POINT_BITS).to(tl.float32)
+    return stored, stored.to(tl.int32, bitcast=True) & ZERO_POINT_BITS
 
 
 @triton.jit
@@ -89,15 +95,19 @@ def as_rows(codes, HALF: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def attend_tile(
-    even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
+    even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, unit, peak, top, total,
     k, v, k_scale, v_scale, page_row, begin, end,
     k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
     first, last, position, softcap, slope, range_row,
     HEAD: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr, PAGE: tl.constexpr, V_BYTE: tl.constexpr,
     MASKED: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr, ROWS: tl.constexpr,
-    SUBSETS: tl.constexpr,
+    SUBSETS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """Take tokens [begin, begin + TILE) into the running softmax of ROWS rows."""
+    """Take tokens [begin, begin + TILE) into the running softmax of ROWS rows.
+
+    acc_even, acc_odd and zeros are counted in `unit`, that of the tile before, so that a tile is added by one fused
+    multiply-add; `peak` is the largest weight times scale of V so far, as it weighs now.
+    """
     keys = begin + key_order(TILE)
     valid = tl.full([TILE], True, tl.int1)
     if MASKED:
@@ -112,25 +122,31 @@ def attend_tile(
     product = tl.dot(even, tl.trans(low), out_dtype=tl.int32)
     product = folded(tl.dot(odd, tl.trans(high), product, out_dtype=tl.int32), ROWS, TILE)
     s_v, z_v = scales_and_zeros(v_scale + page * vs_page + slot * vs_slot, valid)
-    APART: tl.constexpr = SUBSETS > 1 and not (MASKED or SOFTCAP or ALIBI)
+    PLAIN: tl.constexpr = not (MASKED or SOFTCAP or ALIBI)
+    APART: tl.constexpr = SUBSETS > 1 and PLAIN
     if APART:
         product = own(product, ROWS, SUBSETS, TILE)
         s_k, z_k = own_scales(s_k, ROWS, SUBSETS, TILE), own_scales(z_k, ROWS, SUBSETS, TILE)
         s_v, z_v = own_scales(s_v, ROWS, SUBSETS, TILE), own_scales(z_v, ROWS, SUBSETS, TILE)
     else:
         s_k, z_k, s_v, z_v = s_k[None, :], z_k[None, :], s_v[None, :], z_v[None, :]
-    score = (product.to(tl.float32) - q_sum[:, None] * z_k) * s_k * q_scale[:, None]
-    if not APART:
+    score = (product - q_sum[:, None] * z_k).to(tl.float32) * s_k
+    if PLAIN:
+        highest = tl.max(score, 1) * q_scale
+    else:
         score, seen = adjusted(
-            score, keys, first, tl.minimum(last, end), position, end, softcap, slope, range_row,
+            score * q_scale[:, None], keys, first, tl.minimum(last, end), position, end, softcap, slope, range_row,
             SOFTCAP, ALIBI, RANGES, MASKED,
         )  # fmt: skip
         if SUBSETS > 1:
             seen = seen & of_each_key(ROWS, SUBSETS, TILE)
             score = tl.where(seen, score, -float("inf"))
-    new_top = tl.maximum(top, tl.max(score, 1))
+        highest = tl.max(score, 1)
+    new_top = tl.maximum(top, highest)
     # A row that has seen no token yet keeps -inf; subtracting 0 there gives exp2(-inf) = 0 instead of NaN.
     base = tl.where(new_top == -float("inf"), 0.0, new_top)
+    if PLAIN:
+        score *= q_scale[:, None]
     weight = tl.exp2(score - base[:, None])
     fade = tl.exp2(top - base)
     total = total * fade + tl.sum(weight, 1)
@@ -139,11 +155,16 @@ def attend_tile(
     if MASKED:
         # A scale that is not finite must not reach the rows that do not see its token: 0 * nan is nan.
         weight = tl.where(seen, weight, 0.0)
-    largest = tl.maximum(tl.max(weight, 1), LEAST)
-    high_w, low_w, whole = quantized(weight * (1.0 / largest * LEVELS_OF_CODE)[:, None])
-    worth = largest * (1.0 / (LEVELS_OF_CODE * FINER))
+    largest = largest_of(weight)
+    peak = larger_or_nan(peak * fade, largest)
+    # Weights far below those that count need no steps of their own: results in steps so fine would overflow.
+    largest = larger_or_nan(larger_or_nan(largest, peak * FADED), LEAST)
+    one = 1.0 / largest
+    fade = unit * fade * one
+    high_w, low_w = quantized(weight, (one * LEVELS_OF_CODE)[:, None])
     # The zero points must meet the same rounded weights as the codes, or the difference does not cancel.
-    zeros = zeros * fade + tl.sum(whole * z_v, 1) * worth
+    zero = sum_with(high_w, low_w, tl.broadcast_to(z_v, high_w.shape), WORDS)
+    zeros = zeros * fade + zero.to(tl.float32)
     if APART:
         high_w, low_w = among_all(high_w, ROWS, SUBSETS, TILE), among_all(low_w, ROWS, SUBSETS, TILE)
     weights = as_operand(stacked(high_w, low_w, ROWS, TILE), ROWS, TILE)
@@ -162,9 +183,9 @@ def attend_tile(
         low, high = as_rows(low, HALF, TILE), as_rows(high, HALF, TILE)
     even = folded(tl.dot(weights, low, out_dtype=tl.int32), ROWS, HALF).to(tl.float32)
     odd = folded(tl.dot(weights, high, out_dtype=tl.int32), ROWS, HALF).to(tl.float32)
-    acc_even = acc_even * fade[:, None] + even * worth[:, None]
-    acc_odd = acc_odd * fade[:, None] + odd * worth[:, None]
-    return acc_even, acc_odd, zeros, new_top, total
+    acc_even = acc_even * fade[:, None] + even
+    acc_odd = acc_odd * fade[:, None] + odd
+    return acc_even, acc_odd, zeros, largest, peak, new_top, total
 
 
 @triton.jit
@@ -189,7 +210,7 @@ def attend_keys(
     HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, V_BYTE: tl.constexpr, STAGES: tl.constexpr,
     SINGLE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
-    ALIBI: tl.constexpr, RANGES: tl.constexpr, SUBSETS: tl.constexpr,
+    ALIBI: tl.constexpr, RANGES: tl.constexpr, SUBSETS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """Attend `rows` query tokens from `first_row`, whose q is x, to keys [begin, end), and store what comes of it.
 
@@ -197,8 +218,8 @@ def attend_keys(
     split of the workspace; `leads`: whether a sink is counted here.
     """
     MEMBERS: tl.constexpr = ROWS // SUBSETS
-    even, odd, q_sum, q_scale = quantized_query(rotated(x, ROWS, WIDTH, BLOCK, LEVELS), ROWS, WIDTH)
-    q_scale = q_scale * (scale * LOG2E / BLOCK)
+    rotated_q = rotated(x, ROWS, WIDTH, BLOCK, LEVELS)
+    even, odd, q_sum, q_scale = quantized_query(rotated_q, scale * LOG2E / BLOCK, ROWS, WIDTH)
     softcap = softcap * LOG2E
     slope = tl.zeros([ROWS], tl.float32)
     if ALIBI:
@@ -207,6 +228,8 @@ def attend_keys(
     acc_even = tl.zeros([ROWS, WIDTH // 2], tl.float32)
     acc_odd = tl.zeros([ROWS, WIDTH // 2], tl.float32)
     zeros = tl.zeros([ROWS], tl.float32)
+    unit = tl.zeros([ROWS], tl.float32)
+    peak = tl.zeros([ROWS], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     top = tl.full([ROWS], -float("inf"), tl.float32)
     k_page = aligned(k_page, ALIGN)
@@ -221,31 +244,32 @@ def attend_keys(
     # The loops at the edges are short; pipelining them would only cost registers.
     if WINDOW or RANGES > 0:
         for start in tl.range(begin, tl.minimum(whole, end), TILE, num_stages=1):
-            acc_even, acc_odd, zeros, top, total = attend_tile(
-                even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
+            acc_even, acc_odd, zeros, unit, peak, top, total = attend_tile(
+                even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, unit, peak, top, total,
                 k, v, k_scale, v_scale, page_row, start, end,
                 k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
                 first, last, position, softcap, slope, range_row,
-                HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, ROWS, SUBSETS,
+                HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, ROWS, SUBSETS, WORDS,
             )  # fmt: skip
     for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
-        acc_even, acc_odd, zeros, top, total = attend_tile(
-            even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
+        acc_even, acc_odd, zeros, unit, peak, top, total = attend_tile(
+            even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, unit, peak, top, total,
             k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
             first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, False, SOFTCAP, ALIBI, RANGES, ROWS, SUBSETS,
+            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, False, SOFTCAP, ALIBI, RANGES, ROWS, SUBSETS, WORDS,
         )  # fmt: skip
     for start in tl.range(whole_end, end, TILE, num_stages=1):
-        acc_even, acc_odd, zeros, top, total = attend_tile(
-            even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, top, total,
+        acc_even, acc_odd, zeros, unit, peak, top, total = attend_tile(
+            even, odd, q_sum, q_scale, acc_even, acc_odd, zeros, unit, peak, top, total,
             k, v, k_scale, v_scale, page_row, start, end,
             k_page, k_slot, v_page, v_slot, ks_page, ks_slot, vs_page, vs_slot,
             first, last, position, softcap, slope, range_row,
-            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, ROWS, SUBSETS,
+            HEAD, WIDTH // 2, TILE, PAGE, V_BYTE, True, SOFTCAP, ALIBI, RANGES, ROWS, SUBSETS, WORDS,
         )  # fmt: skip
-    acc_even -= zeros[:, None]
-    acc_odd -= zeros[:, None]
+    unit *= 1.0 / (LEVELS_OF_CODE * FINER)
+    acc_even = (acc_even - zeros[:, None]) * unit[:, None]
+    acc_odd = (acc_odd - zeros[:, None]) * unit[:, None]
     lane = tl.arange(0, MEMBERS)
     if SUBSETS > 1:
         tops = tl.reshape(top, [SUBSETS, MEMBERS])
@@ -299,13 +323,13 @@ def attend(
     SINGLE: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
     ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr, SUBSETS: tl.constexpr,
+    WORDS: tl.constexpr,
 ):  # fmt: skip
     """ROWS // group query tokens of one sequence (with `apart` 0 one), all heads of one KV head, a split of keys.
 
     Takes the arguments of kvreg_triton.attend_int4.attend and leaves the same partial results. ROWS is 8 or 16,
     COMPUTE is not read. Grid (blocks, kv_heads, splits).
     """
-    wait_for_the_launch_before()
     let_dependents_start()
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -360,7 +384,7 @@ def attend(
         k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
         k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head,
         HEAD, WIDTH, BLOCK, LEVELS, ROWS, TILE, PAGE, ALIGN, V_BYTE, STAGES, SINGLE,
-        WINDOW, SOFTCAP, SINKS, ALIBI, RANGES, SUBSETS,
+        WINDOW, SOFTCAP, SINKS, ALIBI, RANGES, SUBSETS, WORDS,
     )  # fmt: skip
 
 
@@ -378,7 +402,8 @@ def attend_share(
     TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, V_BYTE: tl.constexpr, STAGES: tl.constexpr,
     SINGLE: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
-    ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr, SUBSETS: tl.constexpr, MANY: tl.constexpr,
+    ALIBI: tl.constexpr, RANGES: tl.constexpr, COMPUTE: tl.constexpr, SUBSETS: tl.constexpr,
+    WORDS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """An equal share of all keys of a batch with at most a row a sequence: part of a long context, or many short ones.
 
@@ -389,7 +414,6 @@ def attend_share(
     tl.static_assert(not SINGLE and not WINDOW and not SINKS and RANGES == 0)
     program = tl.program_id(0)
     kv_head = tl.program_id(1)
-    wait_for_the_launch_before()
     let_dependents_start()
     units, _ = units_of(cu_q, seq_lens, tokens, n_seqs, TILE, MANY)
     share = tl.cdiv(tl.sum(units, 0), tl.num_programs(0))
@@ -424,7 +448,7 @@ def attend_share(
                 k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
                 k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head,
                 HEAD, WIDTH, BLOCK, LEVELS, ROWS, TILE, PAGE, ALIGN, V_BYTE, STAGES, False,
-                False, SOFTCAP, False, ALIBI, 0, SUBSETS,
+                False, SOFTCAP, False, ALIBI, 0, SUBSETS, WORDS,
             )  # fmt: skip
         before += tiles + lead
 

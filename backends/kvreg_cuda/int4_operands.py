@@ -44,21 +44,40 @@ def nibbles(codes):
 
 
 @triton.jit
-def rounded(x):
-    """Return x, of at most 2**22, as (nearest integer in the low bits of an int32, the same as float32)."""
-    shifted = x + ROUNDER
-    return shifted.to(tl.int32, bitcast=True), shifted - ROUNDER
+def larger_or_nan(a, b):
+    """Return the larger of two, NaN where one is: what is not finite must stay visible when it is rounded away."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def quantized(x):
-    """Split x within +-127 into h + l / 254. Returns h and l as int8 and 254 h + l as float32.
+def largest_of(x):
+    """Return the largest of each row of (rows, n), NaN where one is NaN."""
+    return tl.reduce(x, 1, larger_or_nan)
 
-    What is not finite comes back as NaN in the float; the integers mean nothing then.
+
+@triton.jit
+def quantized(x, factor):
+    """Split x * factor, within +-127, into h + l / 254. Returns h and l as int8; what is not finite gives any."""
+    high = tl.fma(x, factor, ROUNDER)
+    low = tl.fma(tl.fma(x, factor, ROUNDER - high), FINER, ROUNDER)
+    return high.to(tl.int32, bitcast=True).to(tl.int8), low.to(tl.int32, bitcast=True).to(tl.int8)
+
+
+@triton.jit
+def sum_with(high, low, z, WORDS: tl.constexpr):
+    """Return the sum of (254 h + l) z over each row of (rows, n) int8, int32; z is (rows, n) int32, 0 to 15.
+
+    WORDS: whether every thread holds whole words of them, so that four meet at once.
     """
-    high, whole = rounded(x)
-    low, part = rounded((x - whole) * FINER)
-    return high.to(tl.int8), low.to(tl.int8), whole * FINER + part
+    if WORDS and PACKED:
+        sums = tl.inline_asm_elementwise(
+            "{ .reg .s32 t; dp4a.s32.s32 t, $4, $6, 0; mul.lo.s32 t, t, 254; dp4a.s32.s32 $0, $5, $6, t; "
+            "mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0; }",
+            "=r,=r,=r,=r,r,r,r", [high, low, z.to(tl.int8)], dtype=tl.int32, is_pure=True, pack=4,
+        )  # fmt: skip
+    else:
+        sums = (high.to(tl.int32) * FINER + low.to(tl.int32)) * z
+    return tl.sum(sums, 1)
 
 
 @triton.jit
@@ -103,19 +122,24 @@ def as_operand(weights, ROWS: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def quantized_query(y, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Split rotated rows (ROWS, WIDTH) float32 into integers.
+def quantized_query(y, scale, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Split rotated rows (ROWS, WIDTH) float32, times the sign of `scale`, into integers.
 
-    Returns even and odd channels (2 ROWS, WIDTH / 2) int8, the sum of a row's 254 h + l, and what one is worth.
+    Returns even and odd channels (2 ROWS, WIDTH / 2) int8, the int32 sum of a row's 254 h + l, and what one is worth
+    times the magnitude of `scale`.
     """
-    largest = tl.max(tl.abs(y), 1)
+    largest = largest_of(tl.abs(y))
     largest = tl.where(largest == 0.0, 1.0, largest)
-    even, odd = tl.split(tl.reshape(y * (1.0 / largest * LEVELS_OF_CODE)[:, None], [ROWS, WIDTH // 2, 2]))
-    high, low, even_sum = quantized(even)
-    even = stacked_by_words(high, low, ROWS, WIDTH // 2)
-    high, low, odd_sum = quantized(odd)
-    odd = stacked_by_words(high, low, ROWS, WIDTH // 2)
-    return even, odd, tl.sum(even_sum + odd_sum, 1), largest * (1.0 / (LEVELS_OF_CODE * FINER))
+    factor = tl.where(scale < 0.0, -LEVELS_OF_CODE, LEVELS_OF_CODE) / largest
+    even, odd = tl.split(tl.reshape(y, [ROWS, WIDTH // 2, 2]))
+    even_high, even_low = quantized(even, factor[:, None])
+    odd_high, odd_low = quantized(odd, factor[:, None])
+    high = even_high.to(tl.int32) + odd_high.to(tl.int32)
+    low = even_low.to(tl.int32) + odd_low.to(tl.int32)
+    total = tl.sum(high * FINER + low, 1)
+    even = stacked_by_words(even_high, even_low, ROWS, WIDTH // 2)
+    odd = stacked_by_words(odd_high, odd_low, ROWS, WIDTH // 2)
+    return even, odd, total, largest * (tl.abs(scale) / (LEVELS_OF_CODE * FINER))
 
 
 @triton.jit

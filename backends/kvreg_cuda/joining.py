@@ -113,6 +113,10 @@ WIDE = {"rows": 16, "tile": 32, "num_stages": 5}
 """What serves more than 8 query rows of a sequence at once: every key is read and unpacked once for 16."""
 
 
+THREADS = 32
+"""Of a warp."""
+
+
 def fitting(call: AttendCall, config: Mapping[str, int]) -> Mapping[str, int]:
     """Return the launch parameters for a call, which several query tokens a sequence may ask for other rows of."""
     rows, n_seqs = call.q.shape[0], call.cu_q.shape[0] - 1
@@ -150,7 +154,10 @@ class Joined(InShares):
     def fitted(self, call: AttendCall, config: Mapping[str, int]) -> Mapping[str, int]:
         """Return launch parameters whose rows hold a sequence's query tokens, and the subsets of keys."""
         wide = fitting(call, config)
-        return {**wide, "SUBSETS": subsets(call, wide["rows"])}
+        cuts = subsets(call, wide["rows"])
+        # Of one warp each thread holds so many weights of a tile.
+        words = wide["num_warps"] == 1 and wide["rows"] * wide["tile"] // cuts // THREADS >= 4
+        return {**wide, "SUBSETS": cuts, "WORDS": words}
 
     def join_constants(self, call: AttendCall, at_once: int) -> Mapping[str, Any]:
         """Return the compile-time constants of a join that reads `at_once` parts side by side."""

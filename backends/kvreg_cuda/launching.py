@@ -107,7 +107,7 @@ class InShares(Decode):
 
     def __call__(self, call: AttendCall, config: Mapping[str, int]) -> None:
         """Launch; see kvreg.runtime.launchers.AttendLauncher."""
-        plan, config = call.split, {**self.fitted(call, config), **overlapping(call.q.device)}
+        plan, config = call.split, self.fitted(call, config)
         if plan.shares and shareable(call):
             self._share(call, config)
             return
