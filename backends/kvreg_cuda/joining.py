@@ -112,9 +112,8 @@ def join_shares(
 WIDE = {"rows": 16, "tile": 32, "num_stages": 5}
 """What serves more than 8 query rows of a sequence at once: every key is read and unpacked once for 16."""
 
-
-THREADS = 32
-"""Of a warp."""
+QUAD = 4
+"""Threads that share a row of a matrix instruction's result."""
 
 
 def fitting(call: AttendCall, config: Mapping[str, int]) -> Mapping[str, int]:
@@ -155,8 +154,8 @@ class Joined(InShares):
         """Return launch parameters whose rows hold a sequence's query tokens, and the subsets of keys."""
         wide = fitting(call, config)
         cuts = subsets(call, wide["rows"])
-        # Of one warp each thread holds so many weights of a tile.
-        words = wide["num_warps"] == 1 and wide["rows"] * wide["tile"] // cuts // THREADS >= 4
+        # A thread of one warp has a single row of 8 and neighbouring weights of it side by side; of 16 rows it has two.
+        words = wide["num_warps"] == 1 and wide["rows"] == 8 and wide["tile"] // cuts // QUAD >= 4
         return {**wide, "SUBSETS": cuts, "WORDS": words}
 
     def join_constants(self, call: AttendCall, at_once: int) -> Mapping[str, Any]:

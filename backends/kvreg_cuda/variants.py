@@ -35,7 +35,7 @@ def _config(device: Device, request: Request) -> Mapping[str, int]:
         warps = 1 if width <= 128 else 2 if width <= 256 else 8
         return config | {"rows": PAIRED_ROWS, "tile": 32, "num_warps": warps}
     if width <= 64:
-        return config | {"maxnreg": 144}
+        return config | {"maxnreg": 168}
     if width <= 128:
         return config | ({"num_stages": 3} if request.group == 1 else {"tile": 32, "maxnreg": 168})
     if width <= 256:
