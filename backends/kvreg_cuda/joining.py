@@ -154,7 +154,7 @@ class Joined(InShares):
         """Return launch parameters whose rows hold a sequence's query tokens, and the subsets of keys."""
         wide = fitting(call, config)
         cuts = subsets(call, wide["rows"])
-        # A thread of one warp has a single row of 8 and neighbouring weights of it side by side; of 16 rows it has two.
+        # A thread of one warp has one row of 8, and its weights side by side; of 16 rows it has two.
         words = wide["num_warps"] == 1 and wide["rows"] == 8 and wide["tile"] // cuts // QUAD >= 4
         return {**wide, "SUBSETS": cuts, "WORDS": words}
 

@@ -1,8 +1,8 @@
 """Launches that no portable kernel knows: overlapping ones, and ones of as many programs as fill the card.
 
-From sm_90 on joins and writes are dependent launches: their programs come up while the last of the launch before them
-runs and wait there for all of it, so that the time of a launch is hidden. Attention is not: programs that come up while
-others leave crowd on the first multiprocessors that have room, and end late (docs/performance.md).
+From sm_90 on joins and writes are dependent launches: their programs come up while the last of the launch before
+them runs and wait there for all of it, so that the time of a launch is hidden. Attention is not: programs that come up
+while others leave crowd on the first multiprocessors that have room, and end late (docs/performance.md).
 """
 
 from collections.abc import Mapping
