@@ -43,7 +43,7 @@ class Step:
     launcher: str
     config: Mapping[str, int]
     default_config: Mapping[str, int]
-    """What `batch_invariant=True` launches with: it depends on no batch and no tuning."""
+    """What `batch_invariant=True` and equal shares launch with: it depends on no batch and no tuning."""
 
     @classmethod
     def of(cls, chosen: Chosen) -> Step:

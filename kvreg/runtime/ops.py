@@ -47,7 +47,7 @@ def launch_attend(geometry: Geometry, call: AttendCall, max_context: int, batch_
     if call.features.prefix_ranges is not None:
         call = replace(call, features=features.within_sequences(call.features, call.seq_lens))
     step = kind.decode if _decodes(kind, tokens, n_seqs) else kind.prefill
-    load(step.launcher)(call, config_of(step, batch_invariant))
+    load(step.launcher)(call, config_of(step, default=batch_invariant or call.split.shares > 0))
 
 
 def _decodes(kind: Kind, tokens: int, n_seqs: int) -> bool:

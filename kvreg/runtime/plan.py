@@ -63,8 +63,9 @@ def plan(
     `total_context`: tokens of all sequences together, as far as the host knows, at most n_seqs * max_context. It
     changes how the work is shared: without it the sequences count as equally long, and one long sequence among short
     ones is read by few programs. With it such a batch is read in equal shares where decode offers them (int4 and 8
-    bits on NVIDIA cards): every program takes as many tokens, of however many sequences. Elsewhere, and in calls with
-    a window, sinks, prefix ranges or more rows than sequences, it is cut in parts of one length.
+    bits on NVIDIA cards): every program takes as many tokens, of however many sequences, with the variant's default
+    parameters, since those of the tuner were judged on other batches. Elsewhere, and in calls with a window, sinks,
+    prefix ranges or more rows than sequences, it is cut in parts of one length.
 
     `batch_invariant` cuts contexts in parts of a fixed length and launches with the variants' default parameters, so
     that a sequence's output does not depend, bit for bit, on the other sequences of its batch, among batches that go
@@ -77,10 +78,13 @@ def plan(
     n_seqs, max_context, total_context = checks.plan_call(cache, cu_q, seq_lens, max_context, total_context)
     kind = cache.kind
     launcher = load(kind.decode.launcher)
-    config = config_of(kind.decode, batch_invariant)
+    total = n_seqs * max_context if total_context is None or batch_invariant else total_context
+    unlike = total < ALIKE * n_seqs * max_context
+    shared = unlike and hasattr(launcher, "shares")
+    config = config_of(kind.decode, default=batch_invariant or shared)
     group = kind.q_heads // kind.kv_heads
     chunk = launcher.chunk(config) if batch_invariant else 0
-    if not batch_invariant and total_context is not None and total_context < ALIKE * n_seqs * max_context:
+    if unlike:
         programs = launcher.splits(1, 1, group, ANY_CONTEXT, kind.compute_units, config)
         unit = launcher.chunk(kind.decode.default_config)
         started = STARTED_TOKENS * (kind.compute_units or 1) / programs
@@ -91,9 +95,7 @@ def plan(
         splits = 1
     else:
         splits = launcher.splits(n_seqs, kind.kv_heads, group, max_context, kind.compute_units, config)
-    shares = 0
-    if chunk and not batch_invariant and hasattr(launcher, "shares"):
-        shares = launcher.shares(kind.kv_heads, kind.compute_units, config)
+    shares = launcher.shares(kind.kv_heads, kind.compute_units, config) if shared else 0
     return Plan(kind, n_seqs, max_context, batch_invariant, _split(cache, n_seqs, splits, chunk, shares))
 
 
@@ -110,9 +112,9 @@ def part_length(room: int, started: float, programs: int, unit: int) -> int:
     return max(1, round(math.sqrt(2 * started * room / programs) / unit)) * unit
 
 
-def config_of(step: Step, batch_invariant: bool) -> Mapping[str, int]:
-    """Return the launch parameters of a step."""
-    return step.default_config if batch_invariant else step.config
+def config_of(step: Step, *, default: bool) -> Mapping[str, int]:
+    """Return the launch parameters of a step: what is selected, or the variant's own."""
+    return step.default_config if default else step.config
 
 
 def _split(cache: KVCache, n_seqs: int, splits: int, chunk: int, shares: int) -> SplitPlan:

@@ -32,6 +32,7 @@ print(json.dumps(found))
 ASKED = [
     ("gfx942", "triton-int4-decode"),
     ("sm_86", "triton-int4-decode"),
+    ("h200", "cuda-int4-decode"),
     ("gfx942", "triton-int4-prefill"),
     ("gfx942", "rocm-int4-prefill"),
     ("gfx942", "triton-fp8h-write"),
@@ -66,6 +67,19 @@ def test_decode_is_recorded_split_and_whole_with_its_reduction_and_for_large_cac
     assert set(amd) == {*nvidia, "attend split, wide", "attend whole, wide"}
     assert nvidia["attend split"].constexprs["SINGLE"] is False
     assert nvidia["attend whole"].constexprs["SINGLE"] is True
+
+
+def test_equal_shares_are_recorded_where_a_launcher_has_them(recorded):
+    own, shared = recorded["h200 cuda-int4-decode"], {"attend shares", "reduce shares"}
+
+    assert set(own) == {*recorded["sm_86 triton-int4-decode"], *shared}
+    assert {form: own[form].kernel.rpartition(":")[2] for form in own} == {
+        "attend split": "attend",
+        "attend whole": "attend",
+        "reduce": "join",
+        "attend shares": "attend_share",
+        "reduce shares": "join_shares",
+    }
 
 
 def test_a_cache_over_2_gib_is_not_promised_to_lie_within_it(recorded):

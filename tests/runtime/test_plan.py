@@ -75,7 +75,7 @@ def batch_of(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def attend_rows(cache: KVCache, rows: int, n: int, made) -> torch.Tensor:
     cu_q, seq_lens = batch_of(n)
-    table = torch.zeros((n, 8), dtype=torch.int32)
+    table = torch.zeros((n, -(-made.max_context // 16)), dtype=torch.int32)
     cu_q = cu_q.clamp(max=rows)
     return attend(torch.zeros((rows, 6, 64), dtype=torch.bfloat16), cache, table, seq_lens, cu_q, made)
 
@@ -94,13 +94,18 @@ def test_unlike_lengths_are_cut_in_parts_of_one_length_and_alike_ones_evenly(rec
 
 def test_unlike_lengths_are_read_in_equal_shares_where_the_launcher_has_them(recorded, monkeypatch):
     """In a workspace with a place for each program beside those of the rows; calls that are cut need their parts'."""
-    cache, _ = recorded
+    cache, calls = recorded
     monkeypatch.setattr(Recorder, "shares", lambda self, kv_heads, units, config: 40, raising=False)
 
     def shares(**asked) -> tuple[int, int]:
         split = plan(cache, *batch_of(4), max_context=4096, **asked).split
         return split.shares, split.partial_out.shape[0]
 
+    made = plan(cache, *batch_of(4), max_context=4096, total_context=5000)
+    calls.clear()
+    attend_rows(cache, 4, 4, made)
+
+    assert calls == [("decode", made.split, {"chunk": 32, "tuned": 0})], "the tuner tries no shares"
     assert shares(total_context=5000) == (40, 44)
     assert shares() == shares(total_context=4 * 4000) == (0, 20)
     assert shares(total_context=5000, batch_invariant=True) == (0, 4 * 128)

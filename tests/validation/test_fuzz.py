@@ -117,6 +117,24 @@ def test_a_wrong_kernel_is_a_typed_failure(change, check, broken):
     assert check in {failure.check for failure in judge(CASE, place_of("cpu")).failures}
 
 
+@pytest.mark.parametrize(("known", "shares"), [(True, {9}), (False, {0})])
+def test_a_plan_is_told_the_sum_of_lengths_where_the_case_says_so(known, shares, monkeypatch):
+    launcher = type(load("kvreg_cpu.attend:attend_none"))
+    right, found = launcher.__call__, set()
+
+    def noted(self, call, config) -> None:
+        found.add(call.split.shares)
+        right(self, call, config)
+
+    monkeypatch.setattr(launcher, "__call__", noted)
+    for name, number in {"splits": 40, "chunk": 16, "shares": 9}.items():
+        monkeypatch.setattr(launcher, name, lambda *_, number=number: number, raising=False)
+
+    case = replace(CASE, contexts=(3, 3, 300), batch_invariant=False, total_known=known)
+    assert judge(case, place_of("cpu")).failures == ()
+    assert found == shares
+
+
 def test_an_exception_is_a_failure_that_names_its_place(broken):
     def change(out) -> None:
         raise RuntimeError("the card has left\nfor good")

@@ -155,6 +155,25 @@ def test_a_step_that_remembers_the_lengths_of_its_first_call_is_found(plant):
     )
 
 
+def test_steps_whose_sum_of_lengths_is_known_are_replayed_in_equal_shares(plant, monkeypatch):
+    shares = []
+
+    def attend(right):
+        def noted(self, call, config):
+            shares.append((len(call.seq_lens), call.split.shares))
+            right(self, call, config)
+
+        return noted
+
+    plant("kvreg_cpu.attend:attend_none", attend)
+    offered = type(load("kvreg_cpu.attend:attend_none"))
+    for name, number in {"splits": 40, "chunk": 16, "shares": 9}.items():
+        monkeypatch.setattr(offered, name, lambda *_, number=number: number, raising=False)
+
+    assert graphs.replays(*NONE)["status"] == "ok"
+    assert {shared for n, shared in shares if n == 5} == {0, 9}
+
+
 def test_a_check_that_a_device_is_too_small_for_is_skipped_with_both_sizes(monkeypatch):
     monkeypatch.setattr(far, "SLACK", 1 << 50)
 
