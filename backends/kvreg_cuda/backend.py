@@ -27,9 +27,9 @@ KNOBS = {
     "num_warps": (1, 2, 4, 8),  # one warp keeps row reductions in registers; it won for int4 decode on an H200
     # Attention loads a tile's pages a stage before its rows: 3, 5 and 7 keep one, two and three tiles in flight.
     "num_stages": (1, 2, 3, 5, 7),
-    "maxnreg": (168, 255),  # the bound of int4 decode at small heads, and none: no other variant takes it
+    "maxnreg": (168, 255),  # of int4 decode, where `spaces` has no grid of its own to go by; 255 is no bound
 }
-"""Options worth a search, for the variants whose launcher passes them on."""
+"""Options worth a search, for the variants whose launcher passes them on; decode of this package has its own."""
 
 LEAST_TILE = 32
 """Keys of an int8 matrix instruction, which int4 decode of this package takes whole."""
@@ -58,10 +58,13 @@ class Cuda(FolderBackend):
 
     def space(self, variant: Variant, device: Device, request: Request) -> Mapping[str, Sequence[int]]:
         """Return the variant's block sizes, and of KNOBS those options that its launcher passes on."""
+        from kvreg_cuda import spaces as own
         from kvreg_cuda.variants import LEAST_WRITE_VALUES
         from kvreg_triton import spaces
         from kvreg_triton.configs import padded
 
+        if (found := own.knobs(variant, request)) is not None:
+            return found
         # The software pipeline needs asynchronous copies, which sm_80 brought.
         deep = (device.capability or (0, 0)) >= (8, 0)
         knobs = KNOBS if deep else {**KNOBS, "num_stages": (1, 2)}
@@ -75,11 +78,12 @@ class Cuda(FolderBackend):
         return sizes | spaces.options_of(variant, knobs)
 
     def unfit(self, variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:
-        """Return why a config cannot win: threads, registers of the result, shared memory of the pipeline."""
+        """Return why a config cannot win: threads, registers, shared memory of the pipeline, programs at once."""
+        from kvreg_cuda import spaces as own
         from kvreg_triton import spaces
 
-        # Pages are loaded a stage before rows: metadata.shared of int4 decode is one tile at 3 and 4 stages, two at 5.
-        return spaces.unfit(variant, device, request, config, stages_a_tile=2)
+        shared = spaces.unfit(variant, device, request, config, stages_a_tile=own.STAGES_A_TILE)
+        return shared or own.unfit(variant, device, request, config)
 
     def validate_options(self, options: Mapping[str, Any]) -> Sequence[str]:
         """Return one line for each option that Triton would drop or ptxas refuse."""

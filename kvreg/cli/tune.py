@@ -32,8 +32,9 @@ GROUP, KV_HEADS = 4, 8
 LEVELS = ("quick", "normal", "full")
 SEARCHES = ("random", "optuna", "exhaustive")
 WORKLOAD = (
-    "chat, long-context, batch-serving, one bucket (b1-c131072, t8192), or a YAML file of buckets. Default: batch 32"
-    " and context 8192, as select assumes; on cpu a few small buckets of int4, for 100 s at most."
+    "chat, long-context, batch-serving, bench (the decodes and writes of `kvreg bench`, with heads of their own), one"
+    " bucket (b1-c131072, t8192), or a YAML file of buckets. Default: batch 32 and context 8192, as select assumes; on"
+    " cpu a few small buckets of int4, for 100 s at most."
 )
 MODEL = "A Hugging Face model's folder: its head sizes, groups and longest context."
 EFFORT = "How much is tried; docs/tuning.md has the numbers."
@@ -177,23 +178,32 @@ def _assumed_budget(asked: Asked, on: Device) -> float | None:
 
 def _shapes(asked: Asked, on: Device) -> tuple[Sequence[Shape], str]:
     """Return what is to be tuned for, and the workload's name."""
+    from kvreg.bench import workload as bench
     from kvreg_tuning import planning, workloads
 
-    load = planning.assumed_workload(on) if asked.workload is None else workloads.find(asked.workload)
+    heads = asked.group or asked.kv_heads or asked.dtype
+    if asked.workload == bench.NAME:
+        _require_none("--workload bench", "heads and dtype", "--model, --group, --kv-heads", asked.model or heads)
+        return bench.shapes_to_tune(asked.head_sizes), bench.NAME
+    if asked.workload is None:
+        load = planning.assumed_workload(on)
+    else:
+        load = workloads.find(asked.workload, also=(bench.NAME,))
     if asked.model is None:
         sizes = tuple(dict.fromkeys(asked.head_sizes)) or (HEAD_SIZE,)
         shape = (asked.group or GROUP, asked.kv_heads or KV_HEADS, asked.dtype or "bf16", ("causal",), load)
         return tuple(planning.plain_shapes(sizes, *shape)), load.name
-    if asked.head_sizes or asked.group or asked.kv_heads or asked.dtype:
-        raise UsageError(
-            wrong(
-                "--model",
-                required="a model alone: it states head sizes, heads and dtype",
-                found="one of --head-size, --group, --kv-heads, --dtype",
-                remedy="leave them out",
-            )
-        )
+    _require_none(
+        "--model", "head sizes, heads and dtype", "--head-size, --group, --kv-heads", asked.head_sizes or heads
+    )
     return workloads.shapes_of(asked.model, load), load.name
+
+
+def _require_none(option: str, states: str, others: str, given: object) -> None:
+    """Raise UsageError where what an option states is stated by others, too."""
+    if given:
+        required = f"a {option.split()[0].strip('-')} alone: it states {states}"
+        raise UsageError(wrong(option, required=required, found=f"one of {others}, --dtype", remedy="leave them out"))
 
 
 def _spaces(asked: Asked, on: Device, shapes: Sequence[Shape], settings: Environment) -> tuple[Space, ...]:

@@ -12,7 +12,7 @@ import yaml
 from kvreg.core.buckets import Bucket
 from kvreg_tuning.effort import EFFORTS
 from kvreg_tuning.outcomes import failure
-from kvreg_tuning.runner import WorkerRunner
+from kvreg_tuning.runner import Compilation, WorkerRunner
 from kvreg_tuning.subjects import Subject
 from kvreg_tuning.worker import Outcome
 
@@ -48,8 +48,11 @@ def test_configs_are_compiled_side_by_side_and_answered_in_their_order() -> None
     configs = [{"rows": 16}, {}, {"rows": 32}, {"rows": 64}]
 
     with WorkerRunner("cpu:0", jobs=2) as runner:
+        wanted = [Compilation(SUBJECT, (Bucket(64, 0),), config) for config in configs]
+        ahead, too_late = runner.ahead(wanted, 60.0), runner.ahead(wanted, 0.0)
         outcomes = runner.compile(SUBJECT, [Bucket(64, 0)], configs, 60.0)
 
+    assert (ahead, too_late) == ([True] * 4, [False] * 4)
     assert [each.status for each in outcomes] == ["ok", "error", "ok", "ok"]
     assert outcomes[1].error_type == "KeyError"
     assert failure(outcomes[1], "compile") == ("compile", outcomes[1].error)

@@ -7,6 +7,7 @@ import pytest
 from kvreg.core import resolve
 from kvreg.core.buckets import Bucket
 from kvreg.core.requests import Op
+from kvreg_tuning.effort import EFFORTS
 from kvreg_tuning.spaces import Space, enumerate_configs, space_of
 from kvreg_tuning.subjects import Subject, offered, text_of
 
@@ -86,3 +87,61 @@ def test_every_variant_has_a_space_of_which_most_is_kept(device: str) -> None:
         found = enumerate_configs(of, backend, variant, on, buckets[variant.op])
 
         assert 8 <= len(found.configs) <= 800, name
+
+
+OWN = "cuda-int4-decode@1"
+
+
+def own_space(
+    head_size: int, group: int, *, bucket: str = "b32-c8192", name: str = OWN, device: str = "h200"
+) -> Space:
+    on = resolve.resolve(device).device
+    backend, variant = offered("cuda")[name]
+    subject = Subject(device, name, "decode", variant.mode.value, head_size, group, 8)
+    return space_of(subject, backend, variant, on, (Bucket.parse(bucket),), "ab" * 32)
+
+
+@pytest.mark.parametrize("name", [OWN, "cuda-int8-decode@1"])
+@pytest.mark.parametrize(
+    ("head_size", "group"), [(64, 4), (80, 1), (96, 1), (128, 4), (128, 7), (128, 8), (192, 4), (256, 2)]
+)
+def test_the_h200_s_own_decode_has_a_space_that_is_tried_as_a_whole(name: str, head_size: int, group: int) -> None:
+    found = own_space(head_size, group, name=name).candidates
+
+    assert 15 <= len(found.configs) - 1 <= EFFORTS["normal"].trials
+
+
+@pytest.mark.parametrize(
+    ("head_size", "known"),
+    [
+        (128, {"tile": 64, "num_stages": 5, "maxnreg": 208, "programs_per_unit": 4, "num_warps": 1}),  # 1 x 131072
+        (128, {"tile": 32, "num_stages": 5, "maxnreg": 168, "programs_per_unit": 12, "num_warps": 1}),  # shares
+        (128, {"tile": 64, "num_stages": 5, "maxnreg": 168, "programs_per_unit": 4, "num_warps": 2}),  # 1 x 4096
+        (64, {"tile": 64, "num_stages": 5, "maxnreg": 144, "programs_per_unit": 8, "num_warps": 1}),
+    ],
+)
+def test_what_grids_on_an_h200_found_good_is_in_the_space(head_size: int, known: dict[str, int]) -> None:
+    configs = own_space(head_size, 4).candidates.configs
+
+    assert any(known.items() <= config.items() for config in configs)
+
+
+@pytest.mark.parametrize(
+    ("head_size", "says"),
+    [
+        (128, "173 registers a thread are wanted, so that 208 are no bound"),
+        (128, "243 registers a thread are wanted, so that 144 spill"),
+        (128, "12 programs at once take 67584 registers, at most 65536"),
+        (256, "8 programs at once take 262144 B of shared memory, at most 233472 B"),
+    ],
+)
+def test_what_cannot_be_good_is_left_out_of_it_by_its_reason(head_size: int, says: str) -> None:
+    assert says in {reason for _, _, reason in own_space(head_size, 4).candidates.pruned}
+
+
+def test_a_bound_that_is_none_makes_no_second_default() -> None:
+    found = own_space(192, 4).candidates
+    default = found.configs[0]
+
+    assert "maxnreg" not in default
+    assert {**default, "maxnreg": 255} not in [dict(config) for config in found.configs]

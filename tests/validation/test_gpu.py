@@ -201,22 +201,30 @@ def test_a_python_without_what_it_needs_is_one_line_that_names_it_all(tmp_path: 
     assert not (tmp_path / "gpu-results").exists()
 
 
-def test_the_tuner_s_stages_leave_winners_races_and_a_recorded_space(tmp_path: Path) -> None:
-    first = gpu(tmp_path, "--stages", "tune", "--out", "first", "--work", "one")
-    second = gpu(tmp_path, "--stages", "tune,space", "--resume", "first", "--out", "second", "--work", "two")
+def test_the_tuner_s_stages_leave_winners_races_and_a_recorded_space_of_every_subject(tmp_path: Path) -> None:
+    work = ("--workload", "bench")
+    first = gpu(tmp_path, "--stages", "tune", *work, "--out", "first", "--work", "one")
+    second = gpu(tmp_path, "--stages", "tune,space", *work, "--resume", "first", "--out", "second", "--work", "two")
 
     assert first.returncode == 0, first.stdout + first.stderr
     assert second.returncode == 0, second.stdout + second.stderr
     before, _, _ = results(tmp_path / "first" / NAME)
     after, names, _ = results(tmp_path / "second" / NAME)
-    (result,) = before["tune"]
-    assert (result["bucket"], result["races"]) == ("t64", 2)
-    assert result["same_winner"] in (1, 2)
+    shapes = ["32/8 x 64", "32/8 x 128"]
+    assert [(each["shape"], each["bucket"], each["races"]) for each in before["tune"]] == [
+        (shape, "t64", 2) for shape in shapes
+    ]
     # Resumed from the journal in the archive: nothing was measured again. Two races that disagree leave a tie open.
-    measured = ("variant", "bucket", "default_us", "races", "same_winner")
-    kept = result.keys() if result["same_winner"] == 2 else measured
-    assert [{name: each[name] for name in kept} for each in after["tune"]] == [{name: result[name] for name in kept}]
-    (recorded,) = after["space"]
-    assert recorded["trials"]["ok"] == recorded["configs"]
-    assert recorded["best_us"] <= recorded["default_us"]
+    for result, again in zip(before["tune"], after["tune"], strict=True):
+        assert result["same_winner"] in (1, 2)
+        measured = ("variant", "shape", "bucket", "default_us", "races", "same_winner")
+        kept = result.keys() if result["same_winner"] == 2 else measured
+        assert {name: again[name] for name in kept} == {name: result[name] for name in kept}
+    assert [each["shape"] for each in after["space"]] == shapes
+    for recorded in after["space"]:
+        assert recorded["trials"]["ok"] + recorded["trials"].get("slow", 0) == recorded["configs"]
+        assert recorded["best_us"] <= recorded["default_us"]
     assert {"tune/journal.sqlite", "tune/cpu-int4.jsonl.gz", "tuned/cpu.yaml"} <= set(names)
+    with tarfile.open(tmp_path / "second" / NAME) as tar:
+        found = yaml.safe_load(tar.extractfile("tuned/cpu.yaml"))
+    assert [(each["head_size"], each["bucket"]) for each in found["entries"]] == [(64, "t64"), (128, "t64")]

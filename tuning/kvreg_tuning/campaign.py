@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,9 @@ from kvreg_tuning.store import Merge, merge
 
 LEAST_SHARE_S = 5.0
 """A space gets at least this much of a budget, for its default and a race."""
+
+AHEAD_SHARE = 0.5
+"""Part of a budget after which compiling ahead ends: what is compiled by then is tried."""
 
 
 @dataclass(slots=True)
@@ -54,16 +59,25 @@ class Campaign:
     def run(self) -> None:
         """Tune every space; `verdicts` and `merges` grow as they end.
 
-        The budget is shared evenly among the spaces that are left, so that what one leaves over serves the next.
-        Raises DeviceUnavailable when the device is lost.
+        The kernels of all spaces that are tried as a whole are compiled first, by turns. What is left of the budget is
+        shared among the spaces by their buckets, so that what one leaves over serves the next; races are repeated once
+        every space has its winners, as far as it goes. Raises DeviceUnavailable when the device is lost.
         """
         begun = self.runner.clock()
+
+        def left_s() -> float:
+            return math.inf if self.budget_s is None else self.budget_s - (self.runner.clock() - begun)
+
         self.journal.note("begun", self._about())
         try:
-            for number, space in enumerate(self.spaces):
-                left = None if self.budget_s is None else self.budget_s - (self.runner.clock() - begun)
-                share = None if left is None else max(LEAST_SHARE_S, left / (len(self.spaces) - number))
-                self._tune(space, share)
+            sessions = [self._session(space) for space in self.spaces]
+            self._compile_ahead(sessions, left_s() * AHEAD_SHARE)
+            for number, session in enumerate(sessions):
+                open_ones = sum(len(each.buckets) for each in sessions[number:])
+                share = max(LEAST_SHARE_S, left_s() * len(session.buckets) / open_ones)
+                session.budget_s = None if self.budget_s is None else share
+                self._tune(self.spaces[number], session)
+            self._race_again(sessions, left_s)
         except BaseException as error:
             self.journal.note("lost" if isinstance(error, DeviceUnavailable) else "interrupted", {"why": str(error)})
             raise
@@ -73,10 +87,9 @@ class Campaign:
         """Return what the results of a space depend on beside its subject."""
         return {"kernel_hash": space.kernel_hash, **self.versions}
 
-    def _tune(self, space: Space, share_s: float | None) -> None:
-        simulated = self.source == "simulated"
-        path = None if self.target is None else self.target(space)
-        session = Session(
+    def _session(self, space: Space) -> Session:
+        path, simulated = self._path(space), self.source == "simulated"
+        return Session(
             subject=space.subject,
             buckets=space.buckets,
             candidates=space.candidates,
@@ -87,9 +100,22 @@ class Campaign:
             strategy=self.strategy,
             view=self.view,
             stored=entries.stored_configs(path, space.subject, space.kernel_hash, simulated=simulated) if path else {},
-            budget_s=share_s,
             seed=self.seed,
         )
+
+    def _compile_ahead(self, sessions: Sequence[Session], seconds: float) -> None:
+        """Compile what the sessions will try, one kernel of each by turns: cut off, each has some of its own."""
+        by_turns = itertools.zip_longest(*(session.ahead() for session in sessions))
+        wanted = [(session, each) for turn in by_turns for session, each in zip(sessions, turn, strict=True) if each]
+        done = self.runner.ahead([each for _, each in wanted], seconds)
+        for (session, each), finished in zip(wanted, done, strict=True):
+            if not finished:
+                session.put_off(each)
+        if any(done):
+            self.view.note(f"{sum(done)} of {len(done)} kernels compiled ahead of their trials")
+
+    def _tune(self, space: Space, session: Session) -> None:
+        path = self._path(space)
         verdicts = session.run()
         self.verdicts += verdicts
         found = [
@@ -98,10 +124,19 @@ class Campaign:
         written = [each for each in found if each is not None]
         if written and path is not None:
             environment = {name: value for name, value in self.versions.items() if name != "card"}
+            simulated = self.source == "simulated"
             self.merges.append(merge(path, self.device.key, environment, written, simulated=simulated))
+
+    def _race_again(self, sessions: Sequence[Session], left_s: Callable[[], float]) -> None:
         for number in range(1, self.repeats):
-            session.repeat = number
-            self.repeated += session.race_again()
+            for session in sessions:
+                if (left := left_s()) <= 0:
+                    return
+                session.repeat = number
+                self.repeated += session.race_again(None if self.budget_s is None else left)
+
+    def _path(self, space: Space) -> Path | None:
+        return None if self.target is None else self.target(space)
 
     def _about(self) -> dict[str, Any]:
         return {

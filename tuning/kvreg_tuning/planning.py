@@ -9,6 +9,7 @@ from kvreg.core.buckets import Bucket
 from kvreg.core.constraints import failed
 from kvreg.core.devices import Device
 from kvreg.core.errors import Refused, UsageError, wrong
+from kvreg.core.kernelhash import kernel_hash
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.variants import Variant
@@ -71,7 +72,11 @@ def spaces_of(
                 wanted.setdefault(_subject(device, variant, shape), {}).update(dict.fromkeys(buckets))
     if not wanted:
         raise Refused(reasons[0] if reasons else _nothing(device, shapes, ops))
-    return tuple(space_of(of, *known[of.variant], device, tuple(buckets)) for of, buckets in wanted.items())
+    # A hash takes half a second, and variants have many shapes.
+    hashes = {name: kernel_hash(known[name][1]) for name in {of.variant for of in wanted}}
+    return tuple(
+        space_of(of, *known[of.variant], device, tuple(buckets), hashes[of.variant]) for of, buckets in wanted.items()
+    )
 
 
 def plain_shapes(

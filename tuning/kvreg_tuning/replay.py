@@ -15,6 +15,7 @@ from kvreg_tuning import timing
 from kvreg_tuning.effort import Effort
 from kvreg_tuning.outcomes import Trial
 from kvreg_tuning.recording import Recording
+from kvreg_tuning.runner import Compilation
 from kvreg_tuning.subjects import Config, Subject, text_of
 from kvreg_tuning.worker import Outcome
 
@@ -33,6 +34,10 @@ class Replay:
     def clock(self) -> float:
         """Return the seconds that the recorded trials took."""
         return self._passed
+
+    def ahead(self, wanted: Sequence[Compilation], seconds: float) -> list[bool]:
+        """Compile nothing: what compiling took is part of each recorded trial."""
+        return [False] * len(wanted)
 
     def launches(self, subject: Subject, bucket: Bucket, configs: Sequence[Config]) -> Outcome:
         """Return the recorded launches."""

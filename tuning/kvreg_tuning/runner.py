@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,11 +32,27 @@ RACE_TIMEOUT_S = {"card": 120.0, "host": 300.0}
 WORK = "kvreg_tuning.work:"
 
 
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """What `Runner.ahead` compiles: a config as some buckets of a subject launch it."""
+
+    subject: Subject
+    buckets: tuple[Bucket, ...]
+    config: Config
+
+
 class Runner(Protocol):
     """Runs the parts of a trial."""
 
     def clock(self) -> float:
         """Return the seconds that a budget is counted in."""
+
+    def ahead(self, wanted: Sequence[Compilation], seconds: float) -> list[bool]:
+        """Compile for several subjects side by side, in the order given, for so many seconds at most.
+
+        Returns which were finished: `compile` then finds them in the compiler's own cache. What could not be compiled
+        is finished, too, and `compile` says why.
+        """
 
     def launches(self, subject: Subject, bucket: Bucket, configs: Sequence[Config]) -> Outcome:
         """Return what each config comes down to: [text]."""
@@ -113,19 +130,37 @@ class WorkerRunner:
         asked = {"subject": subject.to_json(), "bucket": str(bucket), "configs": [dict(each) for each in configs]}
         return self._worker.run(WORK + "launches", asked, timeout_s=self._task_s)
 
+    def ahead(self, wanted: Sequence[Compilation], seconds: float) -> list[bool]:
+        """Hand one after the other to the compiler that is free; without a card nothing is compiled."""
+        deadline = self.clock() + seconds
+        done = [False] * len(wanted)
+        waiting, stop = iter(range(len(wanted))), threading.Event()
+        turn = threading.Lock()
+
+        def serve(worker: Worker) -> None:
+            while not stop.is_set() and (left_s := deadline - self.clock()) > 0:
+                with turn:
+                    place = next(waiting, None)
+                if place is None:
+                    return
+                asked, limit = self._compilation(wanted[place]), min(self._compile_s, left_s)
+                outcome = worker.run(WORK + "compile_trial", asked, timeout_s=limit, stop=stop)
+                done[place] = outcome.status != "timeout" or limit == self._compile_s
+
+        with ThreadPoolExecutor(max(1, len(self._compilers))) as crew:
+            try:
+                for each in [crew.submit(serve, worker) for worker in self._compilers]:
+                    each.result()
+            except BaseException:  # an interrupted driver does not wait for its compilers
+                stop.set()
+                raise
+        return done
+
     def compile(
         self, subject: Subject, buckets: Sequence[Bucket], configs: Sequence[Config], left_s: float
     ) -> list[Outcome]:
         """Compile in the compilers' processes, else launch once in the device's."""
-        tasks = [
-            {
-                "subject": subject.to_json(),
-                "buckets": [str(each) for each in buckets],
-                "config": dict(config),
-                "place": self._place,
-            }
-            for config in configs
-        ]
+        tasks = [self._compilation(Compilation(subject, tuple(buckets), config)) for config in configs]
         limit = _within(self._compile_s, left_s)
 
         stop = threading.Event()
@@ -191,6 +226,15 @@ class WorkerRunner:
                 seconds=seconds,
                 seeds=list(seeds),
             )
+
+    def _compilation(self, wanted: Compilation) -> dict[str, Any]:
+        """Return the arguments of the worker's task."""
+        return {
+            "subject": wanted.subject.to_json(),
+            "buckets": [str(each) for each in wanted.buckets],
+            "config": dict(wanted.config),
+            "place": self._place,
+        }
 
     def _run(self, task: str, subject: Subject, bucket: Bucket, left_s: float, **asked: Any) -> Outcome:
         limit = RACE_TIMEOUT_S[self._kind] if task == "race" else self._task_s

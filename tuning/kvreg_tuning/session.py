@@ -25,7 +25,7 @@ from kvreg_tuning.effort import FINAL_SHARE, LEAST_ROUNDS, SLOW_FACTOR, Effort, 
 from kvreg_tuning.finalists import Decision, decide
 from kvreg_tuning.journal import Journal, key_of
 from kvreg_tuning.outcomes import Trial, failure
-from kvreg_tuning.runner import Runner
+from kvreg_tuning.runner import Compilation, Runner
 from kvreg_tuning.spaces import Candidates
 from kvreg_tuning.subjects import Config, Subject, text_of
 from kvreg_tuning.worker import Outcome
@@ -105,6 +105,32 @@ class Session:
     _began: float = 0.0
     _found: dict[str, list[Trial]] = field(default_factory=dict)
     _launch: dict[tuple[str, str], str] = field(default_factory=dict)
+    _late: set[str] = field(default_factory=set)
+
+    def ahead(self) -> list[Compilation]:
+        """Return what is to be compiled before the first trial: each kernel of what is not known yet, once.
+
+        Empty where a search tries a part of the space, for only its results tell which. Raises DeviceUnavailable.
+        """
+        if self._planned() is not None:
+            return []
+        self._launches()
+        left_out, forms, wanted = self.candidates.left_out(), set[str](), []
+        for config in self.candidates.configs:
+            new = {}
+            for bucket in self.buckets:
+                form = self._form(config, bucket)
+                known = (text_of(config), str(bucket)) in left_out or self._known(config, str(bucket)) is not None
+                if not known and form not in forms:
+                    new.setdefault(form, bucket)
+            forms.update(new)
+            if new:
+                wanted.append(Compilation(self.subject, tuple(new.values()), config))
+        return wanted
+
+    def put_off(self, late: Compilation) -> None:
+        """Try the configs of a kernel last: it was not compiled ahead."""
+        self._late.update(self._form(late.config, bucket) for bucket in late.buckets)
 
     def run(self) -> list[Verdict]:
         """Return the verdict of every bucket; raises DeviceUnavailable when the device is lost."""
@@ -112,7 +138,9 @@ class Session:
         default, *others = self.candidates.configs
         self._found = {str(bucket): [] for bucket in self.buckets}
         self._launches()
-        planned = self.effort.trials if self.effort.trials is not None and self.effort.trials < len(others) else None
+        planned = self._planned()
+        if self._late and planned is None:
+            others.sort(key=lambda each: any(self._form(each, bucket) in self._late for bucket in self.buckets))
         self.view.begin(self.subject, self.buckets, planned or len(others), len(self.candidates.pruned))
         self._write_pruned()
         self._try([default])
@@ -122,12 +150,25 @@ class Session:
         cut_off = self._search(searches.make(strategy, others, self.candidates.knobs, self.seed), planned, extra)
         return [self._verdict(bucket, cut_off) for bucket in self.buckets]
 
-    def race_again(self) -> list[Verdict]:
-        """Race the same finalists of a finished run once more, under the number `repeat`."""
+    def race_again(self, left_s: float | None = None) -> list[Verdict]:
+        """Race the same finalists of a finished run once more, under the number `repeat`, in what is left."""
+        self.budget_s = None if left_s is None else self.runner.clock() - self._began + left_s
         return [self._verdict(bucket, False) for bucket in self.buckets]
+
+    def _planned(self) -> int | None:
+        """Return how many configs are tried beside the default; None for every one."""
+        trials = self.effort.trials
+        return trials if trials is not None and trials < len(self.candidates.configs) - 1 else None
+
+    def _form(self, config: Config, bucket: Bucket) -> str:
+        """Return what of a launch is compiled: whether contexts are cut is part of it, in how many parts is not."""
+        kernel, cut, _ = self._launch[text_of(config), str(bucket)].partition("splits=")
+        return kernel + cut
 
     def _launches(self) -> None:
         """Ask once what each config comes down to, so that one launch is one trial."""
+        if self._launch:
+            return
         for bucket in self.buckets:
             outcome = self.runner.launches(self.subject, bucket, self.candidates.configs)
             self._require_device(outcome)

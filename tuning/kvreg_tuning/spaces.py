@@ -49,11 +49,16 @@ class Space:
 
 
 def space_of(
-    subject: Subject, backend: Backend, variant: Variant, device: Device, buckets: tuple[Bucket, ...]
+    subject: Subject,
+    backend: Backend,
+    variant: Variant,
+    device: Device,
+    buckets: tuple[Bucket, ...],
+    hashed: str | None = None,
 ) -> Space:
-    """Return the space of a variant as its backend states it."""
+    """Return the space of a variant as its backend states it; `hashed`: its kernel's hash, where that is known."""
     found = enumerate_configs(subject, backend, variant, device, buckets)
-    return Space(subject, buckets, found, kernel_hash(variant), backend.tuned_dir)
+    return Space(subject, buckets, found, hashed or kernel_hash(variant), backend.tuned_dir)
 
 
 def enumerate_configs(

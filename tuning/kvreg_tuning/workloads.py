@@ -61,10 +61,10 @@ def single(batch: int, context: int) -> Workload:
     return _workload(f"{batch} x {context}", texts)
 
 
-def find(word: str) -> Workload:
+def find(word: str, also: Sequence[str] = ()) -> Workload:
     """Return the preset of a name, the work of one bucket, or the workload of a YAML file.
 
-    Raises UsageError, and BadFile as `read` does.
+    `also`: further names that the caller knows, for the message. Raises UsageError, and BadFile as `read` does.
     """
     if word in PRESETS:
         return PRESETS[word]
@@ -75,13 +75,14 @@ def find(word: str) -> Workload:
         return replace(single(stated.batch, stated.context), name=word)
     if word.endswith((".yaml", ".yml")) or os.path.exists(word):
         return read(Path(word))
+    names = (*PRESETS, *also)
     message = wrong(
         "workload",
-        required=f"one of {', '.join(PRESETS)}, a bucket such as b32-c8192 or t32, or a YAML file of buckets",
+        required=f"one of {', '.join(names)}, a bucket such as b32-c8192 or t32, or a YAML file of buckets",
         found=repr(word),
-        remedy=suggestion(word, PRESETS),
+        remedy=suggestion(word, names),
     )
-    raise UsageError(message, candidates=tuple(PRESETS))
+    raise UsageError(message, candidates=names)
 
 
 def read(path: Path) -> Workload:

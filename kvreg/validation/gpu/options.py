@@ -19,6 +19,10 @@ from kvreg.validation.gpu.stages import EXTRA, STAGES, USUAL
 PLACES = ("--out", "--work", "--resume")
 """Options that name folders of the machine."""
 
+WORKLOAD = "chat"
+RACES = 10
+"""Of each bucket in the stage tune; the first one counts, the others show how sure it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -31,6 +35,9 @@ class Options:
     head_sizes: tuple[int, ...] = ()
     tuned: tuple[str, ...] = ()
     """Variants that the stages tune and space take, none for all that decode int4."""
+    workloads: tuple[str, ...] = (WORKLOAD,)
+    """What those are tuned for; see kvreg.validation.gpu.tunable."""
+    races: int = RACES
     limit_s: float | None = None
     peer: Path | None = None
     processes: int | None = None
@@ -55,6 +62,13 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path | None, Path, Path | 
     )
     parser.add_argument("--head-size", type=int, action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--variant", action="append", default=[], help="tune, space: only this one; may be repeated")
+    parser.add_argument(
+        "--workload",
+        action="append",
+        default=[],
+        help=f"tune, space: bench, a preset, a bucket or a YAML file; may be repeated (default: {WORKLOAD})",
+    )
+    parser.add_argument("--races", type=_count, default=RACES, help="tune: races of each bucket")
     parser.add_argument("--limit-s", type=_seconds, help="stop cleanly before so many seconds have passed")
     parser.add_argument("--resume", type=Path, help="archive or folder of an earlier call to go on from")
     parser.add_argument("--peer", type=Path, help="folder of vLLM's five kernel files, for the interchange")
@@ -79,6 +93,8 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path | None, Path, Path | 
         stages=stages,
         head_sizes=tuple(asked.head_size),
         tuned=tuple(asked.variant),
+        workloads=tuple(dict.fromkeys(asked.workload)) or (WORKLOAD,),
+        races=asked.races,
         limit_s=asked.limit_s,
         peer=asked.peer,
         processes=asked.processes,

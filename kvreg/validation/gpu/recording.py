@@ -6,11 +6,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import kvreg
 from kvreg.core.variants import Variant
 from kvreg.validation import machine as machines
 from kvreg.validation import report
-from kvreg.validation.gpu.rig import Rig
+from kvreg.validation.gpu.rig import Rig, in_checkout
 from kvreg.validation.gpu.session import CUT_OFF, FAILED, OK, SKIPPED
 from kvreg.validation.run import Verdict
 
@@ -46,13 +45,10 @@ def traces(rig: Rig) -> tuple[str, str]:
 
 
 def _folder(rig: Rig, variant: Variant) -> Path:
-    """Return where a trace lies in the archive: as in the checkout, so that unpacking there puts it in place."""
+    """Return where a trace lies in the archive."""
     if rig.options.smoke:  # too little to be evidence, so it must not land where evidence is looked for
         return rig.session.work / "smoke"
-    evidence = rig.machine.owner(variant).evidence_dir
-    root = Path(kvreg.__file__).parent.parent
-    inside = evidence.relative_to(root) if evidence.is_relative_to(root) else Path("evidence")
-    return rig.session.work / inside
+    return rig.session.work / in_checkout(rig.machine.owner(variant).evidence_dir)
 
 
 def _report(rig: Rig, verdicts: Sequence[Verdict]) -> str:

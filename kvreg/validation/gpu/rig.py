@@ -6,13 +6,16 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import kvreg
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.variants import Variant
 from kvreg.validation.cells import HEAD_SIZES, PROFILES, Cell, many_seeds_only, work_list
+from kvreg.validation.gpu import tunable
 from kvreg.validation.gpu.session import Session
 from kvreg.validation.journal import Journal, key_of
 from kvreg.validation.machine import Machine
@@ -24,6 +27,13 @@ SEED_HEADS = (64, 96, 128, 256)
 RESERVE_S = 25.0
 """Kept of the time limit for the traces and the archive."""
 STAGE_TASK_TIMEOUT_S = 180.0
+
+
+def in_checkout(folder: Path) -> Path:
+    """Return where a backend's folder lies in the archive: as in the checkout, so that unpacking there puts it in
+    place."""
+    root = Path(kvreg.__file__).parent.parent
+    return folder.relative_to(root) if folder.is_relative_to(root) else Path(folder.name)
 
 
 class Rig:
@@ -51,7 +61,7 @@ class Rig:
         )
 
     def _require_work(self) -> None:
-        """Raise UsageError for a head size without a cell and for a variant that nothing is tuned of."""
+        """Raise UsageError for a head size without a cell and for a workload or variant that cannot be tuned."""
         for size in self.options.head_sizes:
             if not any(cell.head_size == size for cell in self.grid):
                 raise UsageError(
@@ -62,18 +72,7 @@ class Rig:
                         remedy=f"take one of {', '.join(map(str, HEAD_SIZES))}",
                     )
                 )
-        op = Op.WRITE if self.options.smoke else Op.DECODE
-        tuned = [each.id for each in self.variants if (each.mode, each.op) == (Mode.INT4_PER_TOKEN_HEAD, op)]
-        for name in self.options.tuned:
-            if name not in {word for each in tuned for word in (each.name, str(each))}:
-                raise UsageError(
-                    wrong(
-                        "--variant",
-                        required=f"one of {', '.join(map(str, tuned)) or 'none here'}",
-                        found=repr(name),
-                        remedy="take one",
-                    )
-                )
+        tunable.require_known(self.options, self.variants)
 
     def left_s(self) -> float:
         """Return the seconds until stages must end."""

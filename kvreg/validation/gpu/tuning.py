@@ -1,8 +1,9 @@
-"""The stages `tune` and `space` of `ci/gpu`: what the tuner shows on a card, for int4 decode at head 128, group 4.
+"""The stages `tune` and `space` of `ci/gpu`: what the tuner finds on a card, and what it shows of itself.
 
-`tune`: a normal run over three buckets, its finalists raced ten times. `space`: every config of the same space,
-recorded for replays, shared among all cards alike. Both go on from the journal in the work folder, which the archive
-carries.
+`tune`: a normal run, its finalists raced ten times. `space`: every config of the same space, recorded for replays,
+shared among all cards alike. Unless asked otherwise both are of int4 decode at head 128, group 4, in three buckets;
+`kvreg.validation.gpu.tunable` says what else there is. Both go on from the journal in the work folder, which the
+archive carries, beside the tuned file as a checkout has it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ from typing import Any
 
 from kvreg.core.buckets import Bucket
 from kvreg.core.devices import folder_name
-from kvreg.core.modes import Mode
-from kvreg.core.requests import Op
-from kvreg.validation.gpu.rig import Rig
+from kvreg.validation.gpu import tunable
+from kvreg.validation.gpu.rig import Rig, in_checkout
 from kvreg.validation.gpu.session import CUT_OFF, FAILED, OK
 from kvreg.validation.machine import Machine
-from kvreg_tuning import planning, recording, search
+from kvreg_tuning import recording, search
 from kvreg_tuning.campaign import Campaign
 from kvreg_tuning.effort import EFFORTS, LEAST_ROUNDS, Effort, Strategy
 from kvreg_tuning.journal import Journal
@@ -33,15 +33,9 @@ from kvreg_tuning.runner import WorkerRunner
 from kvreg_tuning.session import Verdict
 from kvreg_tuning.spaces import Space
 from kvreg_tuning.subjects import Subject, text_of
-from kvreg_tuning.workloads import Workload, find
 
-RACES = 10
-HEAD_SIZE, GROUP, KV_HEADS = 128, 4, 8
 SAVE_S = 15.0
 """Kept of the time that is left for the last race and for writing."""
-
-SMOKE = Workload("smoke", {Op.WRITE: (Bucket(64, 0),)})
-"""On the cpu a decode has nothing to tune, so the path is tried with a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +51,22 @@ class Asked:
     note: Callable[[str], None]
     cards: tuple[Mapping[str, str], ...]
     """What shows a process one card, for each card alike."""
-    variants: tuple[str, ...]
+    spaces: tuple[Space, ...]
+    races: int
+
+    def tuned_file(self, of: Space) -> Path:
+        """Return where winners go: as in the checkout. Tiny sizes are tried with the path alone, and ship nowhere."""
+        inside = Path("tuned") if self.smoke or of.tuned_dir is None else in_checkout(of.tuned_dir)
+        return self.work / inside / f"{folder_name(self.machine.device.key)}.yaml"
 
 
 def tune(rig: Rig) -> tuple[str, str]:
-    """Tune int4 decode and race its finalists again and again."""
+    """Tune, and race the finalists again and again."""
     return _stage(rig, "tune", _search_and_race)
 
 
 def space(rig: Rig) -> tuple[str, str]:
-    """Record the whole space of int4 decode."""
+    """Record whole spaces."""
     return _stage(rig, "space", _record_all)
 
 
@@ -80,12 +80,13 @@ def _stage(rig: Rig, name: str, part: Callable[[Asked], tuple[list[dict[str, Any
         rig.options.smoke,
         session.note,
         rig.run.cards,
-        rig.options.tuned,
+        tunable.spaces(rig.options, rig.machine.device),
+        2 if rig.options.smoke else rig.options.races,
     )
     found, cut_off = part(asked)
     session.results[name] = found
     wrong_ones = [each for each in found if each["best_us"] is None]
-    gains = ", ".join(f"{each['variant']} {each['bucket']} {each['gain']:+.1%}" for each in found)
+    gains = ", ".join(f"{each['variant']} {each['shape']} {each['bucket']} {each['gain']:+.1%}" for each in found)
     return (FAILED if wrong_ones else CUT_OFF if cut_off else OK), gains
 
 
@@ -93,9 +94,12 @@ def _search_and_race(asked: Asked) -> tuple[list[dict[str, Any]], bool]:
     """Run the search and the races; returns a result for each bucket, and whether the time ended it."""
     effort = EFFORTS["quick" if asked.smoke else "normal"]
     strategy: Strategy = effort.strategy if search.installed(effort.strategy) else "random"
-    target = asked.work / "tuned" / f"{folder_name(asked.machine.device.key)}.yaml"
-    campaign = _run(asked, _spaces(asked), effort, strategy, repeats=2 if asked.smoke else RACES, target=target)
-    return [_result(campaign, verdict) for verdict in campaign.verdicts], _cut_off([campaign])
+    campaign = _run(asked, asked.spaces, effort, strategy, repeats=asked.races, target=asked.tuned_file)
+    for path in sorted({asked.tuned_file(space).relative_to(asked.work).as_posix() for space in asked.spaces}):
+        asked.note(f"tune: winners are in {path} of the archive")
+    missing = len(campaign.verdicts) * (asked.races - 1) - len(campaign.repeated)
+    found = [_result(campaign, verdict) for verdict in campaign.verdicts]
+    return found, _cut_off([campaign]) or missing > 0
 
 
 def _record_all(asked: Asked) -> tuple[list[dict[str, Any]], bool]:
@@ -103,7 +107,7 @@ def _record_all(asked: Asked) -> tuple[list[dict[str, Any]], bool]:
 
     Nothing is raced: a replay races what it finds.
     """
-    spaces = _spaces(asked)
+    spaces = asked.spaces
     effort = replace(EFFORTS["full"], finalists=0, rounds=LEAST_ROUNDS)
     with ThreadPoolExecutor(len(asked.cards)) as pool:
         campaigns = list(pool.map(lambda number: _run_share(asked, spaces, effort, number), range(len(asked.cards))))
@@ -141,7 +145,7 @@ def _run(
     strategy: Strategy,
     *,
     repeats: int = 1,
-    target: Path | None = None,
+    target: Callable[[Space], Path] | None = None,
     card: Mapping[str, str] | None = None,
     of: int = 1,
 ) -> Campaign:
@@ -158,7 +162,7 @@ def _run(
             runner,
             journal,
             versions,
-            None if target is None else lambda space: target,
+            target,
             effort,
             strategy,
             Noted(asked.note),
@@ -167,15 +171,6 @@ def _run(
         )
         campaign.run()
     return campaign
-
-
-def _spaces(asked: Asked) -> tuple[Space, ...]:
-    op = Op.WRITE if asked.smoke else Op.DECODE
-    workload = SMOKE if asked.smoke else find("chat")
-    shapes = tuple(planning.plain_shapes((HEAD_SIZE,), GROUP, KV_HEADS, "bf16", ("causal",), workload))
-    return planning.spaces_of(
-        asked.machine.device, shapes, modes=[Mode.INT4_PER_TOKEN_HEAD], ops=[op], names=asked.variants
-    )
 
 
 def _journal(asked: Asked) -> Path:
@@ -187,8 +182,11 @@ def _result(campaign: Campaign, verdict: Verdict) -> dict[str, Any]:
     again = [each for each in campaign.repeated if (each.subject, each.bucket) == (verdict.subject, verdict.bucket)]
     same = [each for each in again if each.winner is not None and winner is not None and each.winner == winner]
     standing = decision.of(decision.winner) if decision is not None else None
+    # Less than what counts as a gain stays in the results: it may be worth a default.
+    fastest = None if decision is None else verdict.contestants[decision.fastest]
     return {
         "variant": verdict.subject.variant,
+        "shape": _shape(verdict.subject),
         "bucket": str(verdict.bucket),
         "effort": campaign.effort.name,
         "default_us": verdict.default.us,
@@ -196,6 +194,8 @@ def _result(campaign: Campaign, verdict: Verdict) -> dict[str, Any]:
         "gain": verdict.improvement,
         "tie": None if decision is None else decision.tie,
         "config": None if winner is None else text_of(winner.config),
+        "fastest_us": None if decision is None else decision.of(decision.fastest).us,
+        "fastest": None if fastest is None else text_of(fastest.config),
         "races": 1 + len(again),
         "same_winner": 1 + len(same),
         "trials": dict(verdict.counts),
@@ -217,6 +217,7 @@ def _recorded(recorded: Recording, space: Space, bucket: Bucket) -> dict[str, An
     default_us = None if default is None else default.us
     return {
         "variant": of.variant,
+        "shape": _shape(of),
         "bucket": str(bucket),
         "configs": len(space.candidates.configs),
         "trials": dict(counts),
@@ -225,6 +226,10 @@ def _recorded(recorded: Recording, space: Space, bucket: Bucket) -> dict[str, An
         "config": None if best is None else text_of(best.config),
         "gain": 1.0 - best_us / default_us if best_us and default_us else 0.0,
     }
+
+
+def _shape(of: Subject) -> str:
+    return f"{of.group * of.kv_heads}/{of.kv_heads} x {of.head_size}"
 
 
 class Noted:

@@ -1,0 +1,124 @@
+"""What a tuner tries for the decode variants of this package: the regions that grids on H200s found good. Torch-free.
+
+Every value stands with its source. What the values leave over is pruned by `unfit`, with its reason, so that a space
+has some tens of configs and is tried as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kvreg.core.devices import Device
+from kvreg.core.modes import Mode
+from kvreg.core.requests import Op, Request
+from kvreg.core.variants import Variant
+from kvreg_cuda.variants import ROWS
+from kvreg_triton.configs import padded
+
+UNBOUND = 255
+"""Registers of a thread at most: as `maxnreg` it is no bound."""
+
+INT4_DECODE: Mapping[str, tuple[int, ...]] = {
+    # 32 in few registers and 64 were the best of grids (docs/int4-decode.md); 128 spills at one warp and lost.
+    "tile": (32, 64),
+    # 12 was the best at 32 x 8192, 8 of tiles of 64, 4 of one long sequence (docs/performance.md); 6 lies between.
+    "programs_per_unit": (4, 6, 8, 12),
+    # One warp keeps row reductions in registers; two with tiles of 64 were the best of the recorded b1-c4096.
+    "num_warps": (1, 2),
+    # Pages are loaded a stage before rows: 3 keep one tile in flight, 5 two. 7 lost in every grid.
+    "num_stages": (3, 5),
+    # 144 and 168 are defaults at small heads, 208 was the best of 1 x 131072 with tiles of 64 (docs/performance.md).
+    "maxnreg": (144, 168, 208, UNBOUND),
+}
+"""Groups of up to 8, whose rows share a tile's keys."""
+
+PAIRED_DECODE: Mapping[str, tuple[int, ...]] = {
+    # The best of the grids of docs/performance.md: 128 with 4 warps and 2 programs, 64 with 1 or 2 warps, 32 with 1.
+    "tile": (32, 64, 128),
+    "programs_per_unit": (1, 2, 4, 8),
+    "num_warps": (1, 2, 4),
+    "num_stages": (3, 5),
+}
+"""Decode over pairs of 8-bit codes."""
+
+WANTED: Mapping[tuple[int, int, int], int] = {
+    (64, 32, 1): 127,
+    (64, 32, 2): 142,
+    (64, 64, 1): 167,
+    (64, 64, 2): 174,
+    (128, 32, 1): 173,
+    (128, 32, 2): 176,
+    (128, 64, 1): 243,
+    (128, 64, 2): 190,
+    (256, 32, 1): 262,
+    (256, 32, 2): 230,
+    (256, 64, 1): 261,
+    (256, 64, 2): 252,
+}
+"""(padded head size, tile, warps) -> registers that a thread of int4 decode takes where it may: compiled for sm_90 by
+Triton 3.6.0, 5 stages, group 4 (of 256 group 2). Above 255 it is 255 and the words that are spilled there anyway.
+Groups of 1 and 8 differ from these by 16 % at most."""
+
+SPILLING = 0.82
+"""Below this share of what is wanted the compiler spilled at every bound of INT4_DECODE but one, 16 to 1252 bytes a
+thread; from it on 12 at most."""
+
+STAGES_A_TILE = 2
+"""Pipeline stages beyond the first for one more tile in flight: pages are loaded a stage before rows, and
+metadata.shared of int4 decode is one tile at 3 and 4 stages, two at 5."""
+
+REGISTER_STEP = 8
+"""Registers of a thread are handed out in steps: 256 a warp, NVIDIA's occupancy calculator for sm_80 and later."""
+
+
+def knobs(variant: Variant, request: Request) -> Mapping[str, tuple[int, ...]] | None:
+    """Return what is searched for a decode of this package; None where nothing here was in a grid."""
+    if variant.op is not Op.DECODE or not variant.needs_card:
+        return None
+    if variant.mode is not Mode.INT4_PER_TOKEN_HEAD:
+        return PAIRED_DECODE
+    return INT4_DECODE if request.group <= ROWS else None
+
+
+def unfit(variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:
+    """Return why a config of `knobs` needs no trial; None where nothing tells."""
+    if knobs(variant, request) is None:
+        return None
+    if dict(config) == {**variant.default_config(device, request), "maxnreg": UNBOUND}:
+        return f"{UNBOUND} registers are no bound: the default"
+    return _bound(request, config) or _crowd(variant, device, request, config)
+
+
+def _bound(request: Request, config: Mapping[str, int]) -> str | None:
+    """A bound on registers that binds nothing, or makes the compiler spill."""
+    wanted, bound = _wanted(request, config), config.get("maxnreg", UNBOUND)
+    if wanted is None or bound >= UNBOUND:
+        return None
+    if bound >= wanted:
+        return f"{wanted} registers a thread are wanted, so that {bound} are no bound"
+    if bound < SPILLING * wanted:
+        return f"{wanted} registers a thread are wanted, so that {bound} spill"
+    return None
+
+
+def _crowd(variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:
+    """More programs than a unit holds at once: the last ones begin when others have ended, and end late."""
+    programs, facts = config["programs_per_unit"], device.facts
+    wanted, most = _wanted(request, config), facts.get("registers_per_cu")
+    if wanted is not None and isinstance(most, int):
+        registers = -(-min(config["maxnreg"], wanted) // REGISTER_STEP) * REGISTER_STEP
+        taken = programs * config["num_warps"] * max(device.warp_sizes, default=32) * registers
+        if taken > most:
+            return f"{programs} programs at once take {taken} registers, at most {most}"
+    tile_bytes = config["tile"] * 2 * variant.mode.row_bytes(request.head_size)
+    ahead, most = (config["num_stages"] - 1) // STAGES_A_TILE * tile_bytes, facts.get("shared_per_cu_bytes")
+    if isinstance(most, int) and programs * ahead > most:
+        return f"{programs} programs at once take {programs * ahead} B of shared memory, at most {most} B"
+    return None
+
+
+def _wanted(request: Request, config: Mapping[str, int]) -> int | None:
+    """Return the registers of an int4 decode, the one that takes a bound; None where nothing was compiled."""
+    if "maxnreg" not in config:
+        return None
+    return WANTED.get((padded(request.head_size), config["tile"], config["num_warps"]))
