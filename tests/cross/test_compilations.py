@@ -1,6 +1,8 @@
 """Compilations in processes of their own: real ones, ones that abort and hang, and what the answers are kept under."""
 
 import json
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -212,3 +214,21 @@ def test_a_kept_answer_that_was_cut_off_is_had_again(tmp_path: Path, folder: Pat
 
     assert [result.status for _, result in kept.run([one])] == ["crash"]
     assert json.loads(path.read_bytes())["status"] == "crash"
+
+
+LOADED = """
+from kvreg_cuda.backend import BACKEND
+from kvreg_triton.cross.child import _without_torch
+from kvreg_triton.cross.specializations import load_kernel
+
+_without_torch()
+for variant in BACKEND.variants():
+    for kernel in variant.kernels:
+        load_kernel(kernel)
+"""
+
+
+def test_every_kernel_for_nvidia_is_loaded_without_torch() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
