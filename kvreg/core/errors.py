@@ -36,11 +36,15 @@ class KvregError(Exception):
 
     exit_code = 1
     code = "error"
+    candidates: tuple[str, ...] = ()
+    """What may have been meant, the nearest first."""
 
-    def __init__(self, message: str, *, candidates: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.message = message
-        self.candidates = tuple(candidates)
+    # No constructor here: torch.compile quotes an error of a compiled call only where it can follow how it is made.
+
+    @property
+    def message(self) -> str:
+        """The line that it was raised with."""
+        return str(self)
 
 
 class UsageError(KvregError):
@@ -48,6 +52,10 @@ class UsageError(KvregError):
 
     exit_code = 2
     code = "usage"
+
+    def __init__(self, message: str, *, candidates: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.candidates = tuple(candidates)
 
 
 class UnknownDevice(UsageError):

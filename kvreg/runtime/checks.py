@@ -164,10 +164,21 @@ def batch(cu_q: Any, seq_lens: Any, device: Any) -> int:
     return int(seq_lens.shape[0])
 
 
+_PLAN_APART = wrong(
+    "kvreg.plan",
+    required="a call outside of what torch.compile compiles in one graph",
+    found="one inside",
+    remedy="make the plan once a step and pass it in; write and attend may be compiled",
+)
+
+
 def plan_call(
     cache: Any, cu_q: Any, seq_lens: Any, max_context: Any, total_context: Any = None
 ) -> tuple[int, int, int | None]:
     """Return the number of sequences, `max_context` and `total_context`; raise unless a plan can be made."""
+    if torch.compiler.is_compiling():
+        # With fullgraph torch raises, quoting the line; without it the call leaves the graph and is made as ever.
+        torch._dynamo.graph_break(msg=_PLAN_APART)
     is_cache(cache)
     n_seqs = batch(cu_q, seq_lens, cache.device)
     max_context = host_count("max_context", max_context, "the most tokens that a sequence may have")

@@ -124,8 +124,45 @@ def test_a_wrong_call_under_a_compiler_keeps_its_error(cache_for):
             lambda: attend(batch.q, cache, batch.page_table, batch.seq_lens, batch.cu_q, made, window=4),
             backend="eager",
         )()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="q: required torch.bfloat16, as selected, found"):
+        torch.compile(layer, backend="eager", fullgraph=True)(cache, batch, made, batch.q.float())
     with pytest.raises(CallError, match="slots: required slots below"):
         torch.compile(lambda: write(cache, batch.k[:1], batch.v[:1], torch.tensor([1 << 20])), backend="eager")()
+
+
+def planned_inside(cache: KVCache, batch: Batch) -> torch.Tensor:
+    made = plan(cache, batch.cu_q, batch.seq_lens, max_context=33)
+    return attend(batch.q * 1, cache, batch.page_table, batch.seq_lens, batch.cu_q, made) + 1
+
+
+def test_a_plan_inside_one_graph_is_refused_in_plain_words_and_leaves_a_looser_graph(cache_for):
+    batch = build("mixed", head_size=40, contexts=(1, 17, 33), inputs=("normal",))
+    cache = cache_for("cpu", "none", batch)
+    write(cache, batch.k, batch.v, batch.slots)
+
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="make the plan once a step and pass it in"):
+        torch.compile(planned_inside, backend="eager", fullgraph=True)(cache, batch)
+    torch._dynamo.reset()
+    found = torch.compile(planned_inside, backend="eager")(cache, batch)
+
+    assert torch.equal(found, planned_inside(cache, batch))
+
+
+def test_a_window_may_change_under_one_compiled_function(cache_for):
+    batch = build("mixed", head_size=40, contexts=(1, 17, 33), inputs=("normal",), features=("causal", "window"))
+    cache = cache_for("cpu", "none", batch)
+    write(cache, batch.k, batch.v, batch.slots)
+    made, tensors = plan_of(cache, batch), (batch.page_table, batch.seq_lens, batch.cu_q)
+
+    def windowed(q: torch.Tensor, window: int) -> torch.Tensor:
+        return attend(q * 1, cache, *tensors, made, window=window)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(windowed, backend="aot_eager", fullgraph=True)
+
+    for window in (3, 5, 9):
+        assert torch.equal(compiled(batch.q, window), windowed(batch.q, window))
 
 
 def write_arguments(cache: KVCache, batch: Batch):
