@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kvreg.cli import render, sizing
+from kvreg.cli.next_commands import named_features, next_command
 from kvreg.core import notices
-from kvreg.core.asking import MASKS
 from kvreg.core.decisions import Reason, leading
 from kvreg.core.evidence import Evidence, Timing
+from kvreg.core.index import Index
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.selections import Chosen, ModeResult, Selection
@@ -36,10 +37,12 @@ def show(
     explain: bool = False,
     sizes: Mapping[Mode, CacheSize] | None = None,
     missed: Mapping[str, Sequence[Miss]] | None = None,
+    index: Index | None = None,
 ) -> None:
     """Print an answer; a refusal of all that was asked is its first line.
 
     `sizes`: the cache that was asked about. `missed`: by mode, what was looked for among tuned entries in vain.
+    `index`: what the answer was read from; None is the installed one.
     """
     refused = [result for result in answer.results if result.verdict == "refused"]
     if len(refused) == len(answer.results):
@@ -66,7 +69,7 @@ def show(
     for text in _notes(answer):
         render.line(f"note: {text}")
     render.line()
-    render.line(next_command(answer, explained=explain))
+    render.line(next_command(answer, explained=explain, index=index))
 
 
 def headline(answer: Selection) -> str:
@@ -79,29 +82,6 @@ def headline(answer: Selection) -> str:
         return f"every mode on {key}: {next(iter(reasons.values()))}"
     words = ", ".join(f"{mode} ({reason.code if reason else 'unknown'})" for mode, reason in reasons.items())
     return f"every mode on {key} for head size {answer.request.head_size}: {words}"
-
-
-def next_command(answer: Selection, *, explained: bool) -> str:
-    """Return the command that helps most after this answer."""
-    request = answer.request
-    selected = [result for result in answer.results if result.verdict == "selected"]
-    if selected:
-        if not explained:
-            return f"{again(request)} --explain"
-        evidence = selected[-1].ops[Op.DECODE].evidence
-        return f"kvreg evidence show {evidence.trace}"
-    reasons = [reason for result in answer.results if (reason := leading(result.decisions)) is not None]
-    for reason in reasons:
-        if reason.code in ("expectation", "evidence", "stale", "feature_evidence") and "`" in reason.remedy:
-            return reason.remedy.split("`")[1]
-    for reason in reasons:
-        if reason.code == "head_size":
-            return again(request, head_size=_first_number(reason.remedy))
-        if reason.code == "fp8_type":
-            return again(request, mode=Mode.INT8_PER_TOKEN_HEAD)
-        if reason.code == "dtype" and "fp16" in reason.required:
-            return f"{again(request)} --dtype fp16"
-    return f"kvreg select --device {request.device} --head-size {request.head_size}"
 
 
 def _header(answer: Selection) -> None:
@@ -133,8 +113,12 @@ def in_words(request: Request, name: str) -> str:
 
 
 def _values(request: Request, *, assumed: bool) -> str:
+    asked = named_features(request)
+    features = [word for word in request.features if (word in asked) is not assumed]
     shown = [
-        form.format(in_words(request, name)) for name, form in _SHOWN.items() if (name in request.assumed) is assumed
+        form.format(render.text(features) if name == "features" else in_words(request, name))
+        for name, form in _SHOWN.items()
+        if (bool(features) if name == "features" else (name in request.assumed) is assumed)
     ]
     if assumed:
         return " " + ", ".join(shown)
@@ -293,27 +277,3 @@ def _notes(answer: Selection) -> Iterable[str]:
     yield from answer.resolution.notes
     for text, names in modes.items():
         yield text if len(answer.results) in (1, len(names)) else f"{', '.join(dict.fromkeys(names))}: {text}"
-
-
-def again(request: Request, **changed: object) -> str:
-    """Return the command line of a request, with what was assumed left out and some values changed."""
-    values: Mapping[str, object] = {
-        "device": request.device,
-        "mode": request.mode,
-        "head_size": request.head_size,
-        **{name: getattr(request, name) for name in _SHOWN if name not in request.assumed},
-        **changed,
-    }
-    if "features" in request.assumed:  # the mask alone was; what else was asked for is asked for again
-        values = {**values, "features": tuple(word for word in request.features if word not in MASKS)}
-    words = ["kvreg", "select"]
-    for name, value in values.items():
-        if name == "features" and isinstance(value, tuple):
-            words += [word for feature in value for word in ("--feature", str(feature))]
-        elif value is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return " ".join(words)
-
-
-def _first_number(text: str) -> str:
-    return next(word for word in text.split() if word.isdigit())

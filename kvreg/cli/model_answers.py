@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kvreg.cli import answers, render, sizing
+from kvreg.cli.next_commands import again
 from kvreg.core import notices
 from kvreg.core.model_asking import GroupAnswer, ModelAnswer
 from kvreg.core.modes import Mode
@@ -186,6 +187,6 @@ def _next_command(answer: ModelAnswer) -> str:
             reason = each.reason(mode)
             if not answer.served and reason is not None and "`" in reason.remedy:
                 return reason.remedy.split("`")[1]
-    if answer.groups:
-        return answers.again(answer.groups[0].request)
-    return "kvreg select --help"
+    if answer.served:
+        return again(answer.groups[0].request)
+    return f"kvreg coverage --platform {answer.resolution.device.platform}"

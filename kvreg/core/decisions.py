@@ -45,8 +45,13 @@ def leading(decisions: Iterable[Decision]) -> Reason | None:
     Ops that some variant serves do not count, unless each op has one and only their formats disagree. None where
     nothing was rejected.
     """
+    return next(iter(reasons_of_nearest(decisions)), None)
+
+
+def reasons_of_nearest(decisions: Iterable[Decision]) -> tuple[Reason, ...]:
+    """Return every reason against the variant that `leading` speaks of, the gravest first."""
     taken = list(decisions)
     served = {each.op for each in taken if each.verdict == "accepted"}
     missing = [each for each in taken if each.reasons and (each.op not in served or each.variant is None)]
     nearest = min(missing, key=lambda each: len(each.reasons), default=None)
-    return nearest.reasons[0] if nearest is not None else None
+    return nearest.reasons if nearest is not None else ()

@@ -1,8 +1,8 @@
 """Selection: for each mode the winner of write, decode and prefill, and a decision for every variant.
 
 A mode is selected when each op has a winner and the winners store the same format. Order among accepted variants:
-tier, accuracy class (the one asked for first), measured latency at the request's bucket (of a variant without times,
-that of the same kernel at a larger head size), name.
+tier, accuracy class (the one asked for first), measured latency at the request's bucket, name; `kvreg.core.ranking`
+says what stands in for a latency, and what decides where two are as good as equal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kvreg.core.layouts import LayoutId
 from kvreg.core.lookup import Lookup
 from kvreg.core.modes import Format, Mode
 from kvreg.core.near import completed
-from kvreg.core.ranking import Candidate, ranked
+from kvreg.core.ranking import Candidate, notes_on, ranked
 from kvreg.core.requests import Op, Request
 from kvreg.core.selections import Chosen, ModeResult, Note, Selection
 from kvreg.core.standing import ALLOWABLE, known_exception, measured_at, stand, switched_off
@@ -118,8 +118,10 @@ class _Desk:
         for backend in self.lookup.backends():
             notes += self.lookup.fault_notes(backend, mode)
         notes += self.lookup.tuned_faults
-        winners = self._winners(ranked(accepted, self.request, self.device, self.lookup))
+        ordered = ranked(accepted, self.request, self.device, self.lookup)
+        winners = self._winners(ordered)
         if len(winners) == len(Op):
+            notes += notes_on(ordered, winners, self.request.accuracy)
             return self._selected(mode, winners, notes, decisions)
         served = {decision.op for decision in decisions if decision.verdict == "accepted"}
         decisions += [Decision(None, op, "rejected", (_FORMAT,)) for op in Op if op in served and op not in winners]
@@ -214,9 +216,8 @@ class _Desk:
                 return Candidate(variant, backend, standing.evidence, stored, latency, standing.notes), ()
         return None, tuple(constraints.by_order(reasons))
 
-    def _winners(self, accepted: Sequence[Candidate]) -> dict[Op, Candidate]:
-        """Return the best candidate of each op such that all store one format; incomplete where none agree."""
-        ordered = sorted(accepted, key=lambda candidate: candidate.order(self.request.accuracy))
+    def _winners(self, ordered: Sequence[Candidate]) -> dict[Op, Candidate]:
+        """Return the first candidate of each op such that all store one format; incomplete where none agree."""
         best: dict[Op, Candidate] = {}
         for stored in dict.fromkeys(candidate.format for candidate in ordered):
             winners: dict[Op, Candidate] = {}

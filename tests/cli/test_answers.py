@@ -20,8 +20,9 @@ GOLDEN = Path(__file__).parent / "golden"
 )
 def test_an_answer_reads_exactly_so(workshop, capsys, name, device, mode, head_size, asked):
     workshop.validate("alpha")
+    workshop.validate("gamma")
 
-    answers.show(workshop.ask(device, mode, head_size, **asked))
+    answers.show(workshop.ask(device, mode, head_size, **asked), index=workshop.index())
 
     assert capsys.readouterr().out == (GOLDEN / f"select-{name}.txt").read_text()
 
@@ -62,7 +63,9 @@ def test_explain_shows_evidence_launch_parameters_and_every_reason(workshop, cap
 
 
 def test_one_reason_for_every_mode_is_one_line(workshop, capsys):
-    answers.show(workshop.ask("alpha", None, 100))
+    workshop.validate("alpha")
+
+    answers.show(workshop.ask("alpha", None, 100), index=workshop.index())
 
     out = capsys.readouterr().out
     assert out.splitlines()[0] == (
@@ -86,16 +89,33 @@ def test_several_reasons_are_named_by_mode_in_the_first_line(workshop, capsys):
 @pytest.mark.parametrize(
     ("device", "mode", "asked", "command"),
     [
-        ("gamma", "fp8_per_token_head", {"dtype": "fp16"}, "--mode int8_per_token_head --head-size 96 --dtype fp16"),
+        ("gamma", "fp8_per_token_head", {"dtype": "fp16"}, "kvreg select --device gamma --head-size 96 --dtype fp16"),
         ("gamma", "none", {}, "kvreg select --device gamma --mode none --head-size 96 --dtype fp16"),
-        ("alpha", "none", {}, "kvreg validate --device alpha --mode none --head-size 96"),
         ("alpha", "int8_per_token_head", {}, "kvreg select --device alpha --head-size 96"),
+        ("alpha", "int8_per_token_head", {"page": 17, "q_heads": 30}, "--head-size 96 --q-heads 24 --page 16"),
+        ("alpha", "none", {"features": ("rswa",)}, "kvreg select --device alpha --mode none --head-size 96"),
     ],
 )
 def test_the_last_line_is_the_command_that_helps(workshop, capsys, device, mode, asked, command):
-    answers.show(workshop.ask(device, mode, 96, **asked))
+    workshop.validate("alpha")
+    workshop.validate("gamma")
+
+    answers.show(workshop.ask(device, mode, 96, **asked), index=workshop.index())
 
     assert capsys.readouterr().out.splitlines()[-1].endswith(command)
+
+
+@pytest.mark.parametrize(
+    ("asked", "command"),
+    [
+        ({}, "kvreg validate --device alpha --mode none --head-size 96"),
+        ({"page": 17}, "kvreg coverage --platform toy"),
+    ],
+)
+def test_where_nothing_is_validated_the_last_line_proposes_no_select(workshop, capsys, asked, command):
+    answers.show(workshop.ask("alpha", "none", 96, **asked), index=workshop.index())
+
+    assert capsys.readouterr().out.splitlines()[-1] == command
 
 
 def test_a_note_that_holds_for_one_mode_names_it(workshop, capsys):

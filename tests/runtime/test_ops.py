@@ -124,7 +124,7 @@ def test_a_wrong_call_under_a_compiler_keeps_its_error(cache_for):
             lambda: attend(batch.q, cache, batch.page_table, batch.seq_lens, batch.cu_q, made, window=4),
             backend="eager",
         )()
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="q: required torch.bfloat16, as selected, found"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"q: required torch\.bfloat16, as selected, found"):
         torch.compile(layer, backend="eager", fullgraph=True)(cache, batch, made, batch.q.float())
     with pytest.raises(CallError, match="slots: required slots below"):
         torch.compile(lambda: write(cache, batch.k[:1], batch.v[:1], torch.tensor([1 << 20])), backend="eager")()
