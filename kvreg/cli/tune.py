@@ -11,6 +11,7 @@ import click
 
 from kvreg.cli import tune_runs
 from kvreg.cli.finite import Finite
+from kvreg.cli.input_file import InputFile
 from kvreg.cli.once import Group
 from kvreg.cli.output_file import OutputFile
 from kvreg.core import asking, environment
@@ -98,7 +99,7 @@ class Asked:
 @click.option("--require-improvement", is_flag=True, help="End with 7 when no bucket got faster.")
 @click.option("--no-estimate", is_flag=True, help="End with 6 where the device is absent, instead of estimating.")
 @click.option("--record", type=OutputFile(), help=RECORD)
-@click.option("--simulate", type=click.Path(dir_okay=False, exists=True, path_type=Path), help=SIMULATE)
+@click.option("--simulate", type=InputFile(), help=SIMULATE)
 @click.option("--trial-timeout", "trial_timeout_s", type=Finite(min=1.0), help="Seconds after which a trial is hung.")
 @click.option("--jobs", type=click.IntRange(1), help="Compiling processes.  [default: the host's cores]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
@@ -243,7 +244,7 @@ def report(device: str | None, head_sizes: Sequence[int], plot: Path | None, as_
 
 
 @tune.command()
-@click.argument("recording", type=click.Path(dir_okay=False, exists=True, path_type=Path))
+@click.argument("recording", type=InputFile())
 @click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Replays of each effort.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def regret(recording: Path, seeds: int, as_json: bool) -> int:

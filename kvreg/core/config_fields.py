@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvreg.core.errors import BadFile, wrong
+from kvreg.core.input_files import no_file
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers")
 QUERY_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "num_query_heads")
@@ -154,9 +155,11 @@ def read(folder: Path) -> Fields:
     path = folder
     try:
         path = folder / "config.json" if folder.is_dir() else folder
+        if (strange := no_file(path)) is not None:
+            raise ValueError(strange)
         with open(path, "rb") as file:
             text = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a path that holds a null byte
+    except (OSError, ValueError) as error:  # ValueError: a pipe, or a path with a null byte
         found = getattr(error, "strerror", None) or str(error)
         raise BadFile(
             wrong(f"model {shortened(str(folder))}", required="a config.json", found=found, remedy=_AGAIN)

@@ -12,6 +12,7 @@ from typing import Any
 
 from kvreg.core import yaml_files
 from kvreg.core.errors import BadFile
+from kvreg.core.input_files import no_file
 
 _ENTRIES = re.compile(r"^entries:\s*$")
 _KEY = re.compile(r"^[a-z_]+:")
@@ -20,6 +21,8 @@ _ITEM = re.compile(r"^(?P<indent> *)- ")
 
 def salvage(path: Path) -> dict[str, Any] | None:
     """Return the frame and entries that can be read; None where there is no device or no entry among them."""
+    if no_file(path) is not None:
+        return None
     try:
         # Bytes that are no UTF-8 become a sign that no word of an entry holds, so they spoil their entry alone.
         lines = path.read_bytes().decode("utf-8", errors="replace").splitlines()

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from kvreg.core.errors import BadFile
+from kvreg.core.input_files import read_text
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a PyYAML built without libyaml has only the slow one
 
@@ -30,12 +31,7 @@ class _Loader(_Base):  # type: ignore[misc]
 
 def load(path: Path) -> Any:
     """Return the one document of `path`; raises BadFile with the line where it cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise BadFile(f"{path}: required a readable YAML file, found: {reason}; check the path") from None
-    return parse(text, str(path))
+    return parse(read_text(path, "YAML file"), str(path))
 
 
 def parse(text: str, subject: str = "text") -> Any:

@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from kvreg.core import input_files
 from kvreg.core.errors import BadFile
 from kvreg.core.expectations.entries import Expectation
 from kvreg.core.expectations.node_ids import Pattern, misread
@@ -91,11 +92,7 @@ def survey_text(text: str, path: Path) -> Survey:
 
 def read_text(path: Path) -> str:
     """Return a file's text, a byte-order mark left out; raises BadFile where there is none to read."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        found = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise BadFile(f"{path}: required a readable text file, found: {found}; check the path") from None
+    return input_files.read_text(path, "text file", encoding="utf-8-sig")
 
 
 def _records(document: Any, path: Path) -> list[Any]:

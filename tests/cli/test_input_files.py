@@ -1,0 +1,35 @@
+"""A pipe or a device in place of a file is one line and exit 2, at every command that reads one, and is never waited
+for."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+COMMANDS = (
+    ("select", "--device", "h200", "--model", "FILE"),
+    ("tuned", "diff", "FILE", "FILE"),
+    ("tuned", "merge", "--into", "repo", "FILE"),
+    ("tune", "--device", "cpu", "--head-size", "64", "--workload", "FILE"),
+    ("tune", "--device", "cpu", "--simulate", "FILE"),
+    ("tune", "regret", "FILE"),
+    ("deselections", "check", "--file", "FILE"),
+    ("deselections", "check", "--ids", "FILE"),
+    ("ci", "matrix", "--runners", "FILE"),
+)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_one_line_and_exit_2(here, tmp_path, arguments, kind):
+    path = "/dev/zero"
+    if kind == "pipe":
+        path = str(tmp_path / "pipe")
+        os.mkfifo(path)
+
+    answer = here(*(path if word == "FILE" else word for word in arguments))
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.count("\n") == 1
+    assert kind in answer.err
