@@ -21,13 +21,13 @@ UNBOUND = 255
 INT4_DECODE: Mapping[str, tuple[int, ...]] = {
     # 32 in few registers and 64 were the best of grids (docs/int4-decode.md); 128 spills at one warp and lost.
     "tile": (32, 64),
-    # 12 was the best at 32 x 8192, 8 of tiles of 64, 4 of one long sequence (docs/performance.md); 6 lies between.
+    # 8 is the default, 12 of tiles of 32 find room, 4 was the best of one long sequence (docs/performance.md).
     "programs_per_unit": (4, 6, 8, 12),
     # One warp keeps row reductions in registers; two with tiles of 64 were the best of the recorded b1-c4096.
     "num_warps": (1, 2),
     # Pages are loaded a stage before rows: 3 keep one tile in flight, 5 two. 7 lost in every grid.
     "num_stages": (3, 5),
-    # 144 and 168 are defaults at small heads, 208 was the best of 1 x 131072 with tiles of 64 (docs/performance.md).
+    # 168 is the default at small heads and 144 was, 208 was the best of 1 x 131072 with tiles of 64.
     "maxnreg": (144, 168, 208, UNBOUND),
 }
 """Groups of up to 8, whose rows share a tile's keys."""
@@ -42,26 +42,25 @@ PAIRED_DECODE: Mapping[str, tuple[int, ...]] = {
 """Decode over pairs of 8-bit codes."""
 
 WANTED: Mapping[tuple[int, int, int], int] = {
-    (64, 32, 1): 127,
+    (64, 32, 1): 128,
     (64, 32, 2): 142,
-    (64, 64, 1): 167,
-    (64, 64, 2): 174,
-    (128, 32, 1): 173,
-    (128, 32, 2): 176,
-    (128, 64, 1): 243,
-    (128, 64, 2): 190,
-    (256, 32, 1): 262,
-    (256, 32, 2): 230,
-    (256, 64, 1): 261,
-    (256, 64, 2): 252,
+    (64, 64, 1): 168,
+    (64, 64, 2): 173,
+    (128, 32, 1): 181,
+    (128, 32, 2): 178,
+    (128, 64, 1): 211,
+    (128, 64, 2): 192,
+    (256, 32, 1): 261,
+    (256, 32, 2): 232,
+    (256, 64, 1): 260,
+    (256, 64, 2): 254,
 }
 """(padded head size, tile, warps) -> registers that a thread of int4 decode takes where it may: compiled for sm_90 by
-Triton 3.6.0, 5 stages, group 4 (of 256 group 2). Above 255 it is 255 and the words that are spilled there anyway.
-Groups of 1 and 8 differ from these by 16 % at most."""
+Triton 3.6.0, 5 stages, group 4 (of 256 group 2). Above 255 it is 255 and the words that are spilled there anyway."""
 
-SPILLING = 0.82
-"""Below this share of what is wanted the compiler spilled at every bound of INT4_DECODE but one, 16 to 1252 bytes a
-thread; from it on 12 at most."""
+SPILLING = 0.78
+"""Below this share of what is wanted every bound of INT4_DECODE made the compiler spill, 12 to 700 bytes a thread;
+from it on one did, 12 bytes, and one of a group of 1, 20. What spills without a bound spills more with any."""
 
 STAGES_A_TILE = 2
 """Pipeline stages beyond the first for one more tile in flight: pages are loaded a stage before rows, and
@@ -96,7 +95,7 @@ def _bound(request: Request, config: Mapping[str, int]) -> str | None:
         return None
     if bound >= wanted:
         return f"{wanted} registers a thread are wanted, so that {bound} are no bound"
-    if bound < SPILLING * wanted:
+    if wanted > UNBOUND or bound < SPILLING * wanted:
         return f"{wanted} registers a thread are wanted, so that {bound} spill"
     return None
 
