@@ -134,6 +134,7 @@ def test_what_grids_on_an_h200_found_good_is_in_the_space(head_size: int, known:
         (128, "12 programs at once take 70656 registers, at most 65536"),
         (256, "8 programs at once take 262144 B of shared memory, at most 233472 B"),
     ],
+    ids=["no bound", "spills", "registers", "shared memory"],
 )
 def test_what_cannot_be_good_is_left_out_of_it_by_its_reason(head_size: int, says: str) -> None:
     assert says in {reason for _, _, reason in own_space(head_size, 4).candidates.pruned}
