@@ -56,7 +56,9 @@ def _faults(stock: Stock, item: Item, device: Device, home: Path) -> tuple[Fault
     backend, variant = stock.offered(device, item.entry.variant)
     compiler, target = compiler_of(device, home)
     try:
-        made = launches(variant, device, request_of(item.entry, device), item.flat.config, target)
+        forms = launches(variant, device, request_of(item.entry, device), item.flat.config, target)
+        # Equal shares take the default parameters, whatever was tuned (kvreg.runtime.plan).
+        made = [each for each in forms if not each.form.endswith("shares")]
     except Exception as error:  # Triton asserts what it thinks of a value before it compiles anything
         what = notices.one_line(str(error)) or type(error).__name__
         return (Fault("option", "launch parameters", "some that Triton takes", what),)

@@ -17,8 +17,14 @@ from kvreg_triton.cross.verdicts import Limits, faults
 KERNELS = '''\
 """Small kernels, each of which goes wrong in one way when asked to."""
 
+import torch
 import triton
 import triton.language as tl
+from triton.language import target_info
+
+
+def where(device: torch.device) -> torch.Tensor:
+    """What stands in the module of a kernel's launcher."""
 
 
 @triton.jit
@@ -38,6 +44,15 @@ def widened(a, out, N: tl.constexpr):
     """Values as bf16."""
     at = tl.arange(0, N)
     tl.store(out + at, tl.load(a + at).to(tl.bfloat16))
+
+
+@triton.jit
+def asks(out):
+    """1 where the card is one that it is written for."""
+    if target_info.cuda_capability_geq(8, 6):
+        tl.store(out, 1.0)
+    else:
+        tl.static_assert(False)
 '''
 
 ABORTS = '''\
@@ -104,6 +119,14 @@ def test_a_kernel_is_compiled_for_cards_that_are_not_there(folder: Path) -> None
         assert result.triton == triton.__version__
         assert result.reading["registers"] > 0
         assert result.reading["spill_bytes"] == 0
+
+
+def test_a_kernel_that_asks_what_card_it_is_compiled_for_gets_the_one_that_is_not_there(folder: Path) -> None:
+    one = Specialization("cross_kernels:asks", {"out": "*fp32"}, {}, {}, {"num_warps": 1}, SM_86)
+
+    result = Compiler().compile(one)
+
+    assert (result.status, result.error) == ("ok", "")
 
 
 def test_a_tile_too_large_for_64_kib_compiles_and_is_caught_by_its_number(folder: Path) -> None:

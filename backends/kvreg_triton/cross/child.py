@@ -88,10 +88,13 @@ def compile_one(record: Mapping[str, Any]) -> Any:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.runtime.driver import driver
 
-    from kvreg_triton.cross.specializations import Specialization, load_kernel, read_constant
+    from kvreg_triton.cross.specializations import Specialization, StandIn, load_kernel, read_constant
 
     one = Specialization.from_json(record)
+    if one.target[0] == "cuda":  # kernels that only NVIDIA cards have ask the driver what they are compiled for
+        driver.set_active(StandIn(one.target))
     function = load_kernel(one.kernel)
     place = {name: index for index, name in enumerate(function.arg_names)}
     source = ASTSource(
