@@ -17,7 +17,7 @@ from kvreg.core.coverage import HEAD_SIZES, Cell, cells, counts, rows, summary
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.expectations import own
 from kvreg.core.modes import Mode
-from kvreg.core.near import suggestion
+from kvreg.core.near import choice
 from kvreg.core.snapshot import Snapshot
 
 
@@ -61,7 +61,7 @@ def everything(platform: str | None, modes: Sequence[Mode], sizes: Sequence[int]
             "platform",
             required=f"one of {', '.join(known)}",
             found=repr(platform),
-            remedy=suggestion(platform, known),
+            remedy=choice(platform, known),
         )
         raise UsageError(message, candidates=known)
     asked = [device for device in devices if platform in (None, device.platform)]

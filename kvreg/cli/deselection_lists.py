@@ -13,7 +13,7 @@ from kvreg.cli.once import Command
 from kvreg.cli.output_file import OutputFile
 from kvreg.core import notices
 from kvreg.core.errors import BadFile, UsageError
-from kvreg.core.near import suggestion
+from kvreg.core.near import choice
 
 if TYPE_CHECKING:
     from kvreg.ci.lists.drafts import Drafts
@@ -247,7 +247,7 @@ def _place(platform: str | None, device: str | None, said: tuple[str, ...]) -> A
         word, _, value = each.partition("=")
         if word not in words or not value:
             raise UsageError(
-                f"--at {each}: required WORD=VALUE, WORD one of {', '.join(words)}; {suggestion(word, words)}"
+                f"--at {each}: required WORD=VALUE, WORD one of {', '.join(words)}; {choice(word, words)}"
             )
         try:
             more[word] = float(value) if word == "memory_gib" else value

@@ -14,7 +14,7 @@ from kvreg.cli.deselection_lists import export, import_
 from kvreg.cli.once import Group
 from kvreg.cli.unskip import unskip
 from kvreg.core.errors import BadFile, UsageError
-from kvreg.core.near import nearest, suggestion
+from kvreg.core.near import choice, nearest
 
 if TYPE_CHECKING:
     from kvreg.core.expectations.entries import Expectation
@@ -85,7 +85,7 @@ def where(platform: str | None, device: str | None, known: Known) -> Where:
     platforms = known.names["platform"]
     if platform is not None and platform not in platforms:
         near = nearest(platform, platforms)
-        text = f"platform {platform!r}: required one of {', '.join(platforms)}; {suggestion(platform, platforms)}"
+        text = f"platform {platform!r}: required one of {', '.join(platforms)}; {choice(platform, platforms)}"
         raise UsageError(text, candidates=near)
     if device is None:
         return Where(platform=platform)

@@ -15,7 +15,7 @@ from kvreg.cli import render
 from kvreg.cli.once import Group
 from kvreg.core import environment, environments, notices
 from kvreg.core.errors import Finding, UsageError, wrong
-from kvreg.core.near import suggestion
+from kvreg.core.near import choice, suggestion
 
 if TYPE_CHECKING:
     from kvreg.core.environments import Environment, Recipe
@@ -88,9 +88,7 @@ def _recipe(name: str) -> Recipe:
     known = {RECIPE.name: RECIPE}
     if name not in known:
         raise UsageError(
-            wrong(
-                "toolchain", required=f"one of {', '.join(known)}", found=repr(name), remedy=suggestion(name, known)
-            ),
+            wrong("toolchain", required=f"one of {', '.join(known)}", found=repr(name), remedy=choice(name, known)),
             candidates=tuple(known),
         )
     return known[name]

@@ -28,3 +28,9 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     words = tuple(dict.fromkeys(known))
     near = nearest(word, words)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(words)}"
+
+
+def choice(word: str, listed: Iterable[str]) -> str:
+    """Return `did you mean X?`; for a message that has listed the words already."""
+    near = nearest(word, dict.fromkeys(listed))
+    return f"did you mean {near[0]}?" if near else "take one of these"

@@ -240,6 +240,18 @@ def test_a_home_that_nobody_may_read_is_exit_2_and_one_line(tmp_path: Path, json
 
 @pytest.mark.parametrize(
     "arguments",
+    [("coverage", "--platform", "zzz"), ("deselections", "--platform", "zzz"), ("toolchain", "install", "zzz")],
+    ids=" ".join,
+)
+def test_a_list_of_valid_words_is_said_once(here: Run, arguments: tuple[str, ...]) -> None:
+    answer = here(*arguments)
+
+    assert answer.code == 2
+    assert answer.err.endswith("; take one of these\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
     [
         ("select", "--device", "h200", "--head-size", "96", "--mode", "none", "--mode", "int4_per_token_head"),
         ("select", "--device", "h200", "--device", "cpu", "--head-size", "96"),

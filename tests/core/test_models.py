@@ -321,9 +321,15 @@ def test_a_path_that_no_file_can_have_is_a_bad_file(path):
         read_model(Path(path))
 
 
-def test_a_file_without_an_end_is_not_read_to_its_end():
-    with pytest.raises(BadFile, match="found more than 16 MB"):
+def test_a_file_without_an_end_is_not_read_to_its_end(tmp_path):
+    with pytest.raises(BadFile, match="found a device"):
         read_model(Path("/dev/zero"))
+
+    long = tmp_path / "config.json"
+    with open(long, "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(BadFile, match="found more than 16 MB"):
+        read_model(long)
 
 
 @pytest.mark.parametrize("dtype", [16, {"text": "bfloat16"}, "float8_e4m3fn"])
