@@ -214,7 +214,7 @@ def test_bf16_on_turing_is_refused_with_fp16_as_the_remedy(kvreg):
 
     assert answer.code == 3
     assert "--dtype fp16" in answer.out.splitlines()[0]
-    assert answer.out.splitlines()[-1] == "kvreg select --device t4 --mode none --head-size 128 --dtype fp16"
+    assert answer.out.splitlines()[-1] == "kvreg coverage --platform cuda"  # in fp16 it is refused for evidence
 
 
 def test_layers_add_the_caches_size_beside_bf16_and_what_fits(kvreg):
