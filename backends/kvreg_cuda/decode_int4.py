@@ -48,7 +48,7 @@ LEAST = tl.constexpr(4e-37)
 """Weights of a tile below this fade to zero: 127 divided by anything smaller overflows float32."""
 FADED = tl.constexpr(2.0**-16)
 """A tile whose largest weight is below this share of the largest so far is rounded as if it had one of that: in steps
-of 2**-31 of it, so that the keys of the longest context together err by less than 2**-9 of one such step of a tile."""
+of 2**-31 of the largest. 131072 keys that were all rounded the same way would err by 2**-15 of it together."""
 
 
 @triton.jit
