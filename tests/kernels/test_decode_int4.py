@@ -94,6 +94,24 @@ def test_weights_below_half_a_step_of_their_tiles_largest_cost_what_the_step_say
     judged(batch, bound=1.5 * 63 / 2 / (127 * 254), tile=64)
 
 
+@pytest.mark.parametrize("group", [1, 8])
+def test_a_tile_that_weighs_next_to_nothing_overflows_nothing(group, judged):
+    """Sums are in units of the tile before: one of 2**-120 of the largest weight would make them infinite."""
+    batch = batch_of("decode", head_size=64, group=group, kv_heads=1, contexts=(200,), inputs=("normal",))
+    batch.q.copy_(batch.q[:, :1].clone())
+    aimed = batch.q[0, 0] / batch.q[0, 0].norm()
+    batch.k.copy_(batch.k * 0.1)
+    # Scores of 0 but for the second tile of 64, -83 below them, which is 2**-120.
+    batch.k[64:128, 0] = aimed * -83.0 / batch.scale / batch.q[0, 0].norm()
+    batch.v.mul_(100.0)
+    judged(batch, tile=64)
+
+
+def test_a_negative_scale_turns_scores_round(judged):
+    batch = batch_of("decode", head_size=64, group=3, kv_heads=1, contexts=(90,), inputs=("normal",))
+    judged(replace(batch, scale=-batch.scale), splits=2)
+
+
 def test_values_as_small_as_bf16_allows_keep_their_accuracy(judged):
     batch = batch_of("decode", head_size=64, group=4, kv_heads=1, contexts=(40,), inputs=("normal",))
     batch.v.mul_(1e-30)
