@@ -172,7 +172,7 @@ def test_no_improvement_ends_with_7_only_when_it_is_asked_for(tmp_path: Path) ->
         (("--device", "cpu", "--head-size", "33"), 3, "head"),
         (("--device", "cpu", "--model", ".", "--group", "4"), 2, "a model alone"),
         (("--device", "cpu", "--workload", "bench", "--group", "4"), 2, "a workload alone: it states heads and dtype"),
-        (("--simulate", os.devnull), 2, "required a recorded space of schema 1, found an empty file"),
+        (("--simulate", os.devnull), 2, "required a file, found a device"),
         (("report",), 2, "`kvreg tune` begins one"),
     ],
 )

@@ -99,7 +99,7 @@ def test_an_attention_allocates_its_results_only(batch_invariant, queries, cache
         attend(*arguments, return_lse=True)
 
     assert given.names == []
-    assert new.names == ["empty", "empty"]
+    assert new.names == ["empty_like", "empty"]
 
 
 def test_features_allocate_nothing_but_ranges_cut_off_and_a_mask_that_came_as_a_list(cache):
