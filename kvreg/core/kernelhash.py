@@ -17,6 +17,7 @@ import hashlib
 import io
 import tokenize
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from kvreg.core.errors import BadFile, wrong
@@ -59,8 +60,8 @@ def source_hash(roots: Iterable[str], optional: Iterable[str] = ()) -> str:
         module = modules.get(module_name) or modules.setdefault(module_name, _Module.read(module_name))
         found = [node for node in module.definitions.get(name, ()) if inside or _is_constant(node)]
         if found:
-            covered[pair] = " ".join(token for node in found for token in module.tokens(node))
-            wanted += [reference for node in found for reference in module.references(node)]
+            covered[pair] = " ".join(filter(None, map(module.text_of, found)))
+            wanted += [reference for node in found for reference in module.named_by(node)]
         elif name in module.imports:
             wanted.append(module.imports[name])
         elif pair in required:
@@ -75,8 +76,14 @@ def source_hash(roots: Iterable[str], optional: Iterable[str] = ()) -> str:
     return digest.hexdigest()
 
 
+@lru_cache(maxsize=256)
+def _module(name: str, path: Path | None, text: str) -> _Module:
+    """Return a module's parsed text; by the text itself, as a file may change while a process runs."""
+    return _Module(name, path, text)
+
+
 class _Module:
-    """One source file: its top-level definitions, imports and tokens."""
+    """One source file: its top-level definitions, imports and tokens. What was worked out of a node is kept."""
 
     def __init__(self, name: str, path: Path | None, text: str) -> None:
         self.name = name
@@ -85,6 +92,8 @@ class _Module:
         self.definitions: dict[str, list[_Definition]] = {}
         self.imports: dict[str, tuple[str, str]] = {}
         self.lines = text.splitlines(keepends=True)
+        self._texts: dict[_Definition, str] = {}
+        self._named: dict[_Definition, list[tuple[str, str]]] = {}
         for node in _top_level(ast.parse(text).body):
             if isinstance(node, _Import):
                 self.imports.update(self._imported(node))
@@ -92,14 +101,14 @@ class _Module:
                 for defined in _names(node):
                     self.definitions.setdefault(defined, []).append(node)
 
-    @classmethod
-    def read(cls, name: str) -> _Module:
+    @staticmethod
+    def read(name: str) -> _Module:
         """Read the module's text; a module without source (builtin, compiled) is empty."""
         path = source_file(name)
         if path is None:
-            return cls(name, None, "")
+            return _module(name, None, "")
         try:
-            return cls(name, path, path.read_text(encoding="utf-8"))
+            return _module(name, path, path.read_text(encoding="utf-8"))
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
             raise BadFile(
                 wrong(f"kernel hash of {name}", required="Python source", found=str(error), remedy=f"mend {path}")
@@ -121,6 +130,18 @@ class _Module:
             kept = parts[: len(parts) - node.level + 1]
             base = ".".join([*kept, base] if base else kept)
         return {alias.asname or alias.name: (base, alias.name) for alias in node.names}
+
+    def text_of(self, node: _Definition) -> str:
+        """Return the tokens of a definition in one line."""
+        if node not in self._texts:
+            self._texts[node] = " ".join(self.tokens(node))
+        return self._texts[node]
+
+    def named_by(self, node: _Definition) -> list[tuple[str, str]]:
+        """Return the `references` of a definition."""
+        if node not in self._named:
+            self._named[node] = list(self.references(node))
+        return self._named[node]
 
     def references(self, node: ast.AST) -> Iterator[tuple[str, str]]:
         """Yield the (module, name) pairs that code may mean: own names, imported ones, attributes of modules."""

@@ -50,7 +50,7 @@ def judged(call_of, store):
     ("head_size", "group"), [(32, 8), (40, 3), (64, 7), (96, 1), (128, 4), (256, 8), (512, 2), (72, 12)]
 )
 def test_every_width_and_group_is_right_for_normal_and_hard_inputs(head_size, group, judged):
-    contexts = (1, 17, 300) if head_size <= 128 else (1, 17)
+    contexts = (1, 17, 150) if head_size <= 128 else (1, 17)
     judged(batch_of("decode", head_size=head_size, group=group, kv_heads=1, contexts=contexts))
 
 

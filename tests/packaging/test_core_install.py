@@ -59,7 +59,7 @@ def test_a_refused_head_size_ends_with_3_and_names_both_neighbours(kvreg):
 
 
 @pytest.mark.parametrize(
-    "command", ["devices", "devices h200", "doctor", "evidence list", "evidence check", "--version"]
+    "command", ["devices", "devices h200", "doctor", "evidence list", "evidence check --device cpu", "--version"]
 )
 def test_commands_that_need_no_torch_work_without_it(kvreg, command):
     assert kvreg(*command.split()).stdout.strip()

@@ -49,15 +49,16 @@ def test_what_is_generated_is_current(name, root, process):
 def test_a_page_that_differs_is_a_finding_and_is_named(root, process, copy_tree, tmp_path):
     source = copy_tree(tmp_path / "source")
     (source / "ci" / "generate.py").write_text((root / "ci" / "generate.py").read_text())
-    page = source / "README.md"
-    page.write_text(page.read_text().replace("x smaller", "times smaller"))
+    page = source / "docs" / "cli.md"
+    page.parent.mkdir(exist_ok=True)
+    page.write_text((root / "docs" / "cli.md").read_text().replace("| `--budget TEXT` |", "| `--limit TEXT` |"))
 
-    done = process([sys.executable, str(source / "ci" / "generate.py"), "--check", "readme"], codes=(4,))
+    done = process([sys.executable, str(source / "ci" / "generate.py"), "--check", "cli"], codes=(4,))
 
-    assert "x smaller" in done.stdout
-    assert done.stdout.endswith("1 differ; run: python ci/generate.py readme\n")
-    process([sys.executable, str(source / "ci" / "generate.py"), "readme"])
-    assert page.read_text() == (root / "README.md").read_text()
+    assert "`--budget TEXT`" in done.stdout
+    assert done.stdout.endswith("1 differ; run: python ci/generate.py cli\n")
+    process([sys.executable, str(source / "ci" / "generate.py"), "cli"])
+    assert page.read_text() == (root / "docs" / "cli.md").read_text()
 
 
 def test_the_program_runs_on_a_machine_without_a_card(readme, root, process, tmp_path):
