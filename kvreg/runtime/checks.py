@@ -61,13 +61,13 @@ def tensor(name: str, value: Any, device: Any) -> None:
 def rows(name: str, value: Any, heads: int, cache: KVCache) -> None:
     """Raise unless `value` is (rows, heads, head_size) in the model's dtype with adjacent channels."""
     tensor(name, value, cache.device)
-    kind = cache.kind
-    if value.dim() != 3 or value.shape[1] != heads or value.shape[2] != kind.head_size:
+    kind, shape, strides = cache.kind, value.shape, value.stride()
+    if len(shape) != 3 or shape[1] != heads or shape[2] != kind.head_size:
         raise WrongShape(
             wrong(
                 name,
                 required=f"shape (rows, {heads}, {kind.head_size})",
-                found=tuple(value.shape),
+                found=tuple(shape),
                 remedy="reshape it, or select for these head counts and this head size",
             )
         )
@@ -80,28 +80,28 @@ def rows(name: str, value: Any, heads: int, cache: KVCache) -> None:
                 remedy=f"convert it with {name}.to({kind.torch_dtype}), or select for the dtype that you have",
             )
         )
-    if value.stride(2) != 1 and value.numel():
+    if strides[2] != 1 and value.numel():
         raise WrongShape(
             wrong(
                 name,
                 required="stride 1 on the last axis",
-                found=f"stride {value.stride(2)}",
+                found=f"stride {strides[2]}",
                 remedy=f"pass {name}.contiguous()",
             )
         )
-    if value.stride(1) * (heads - 1) > MOST_REACH:
+    if strides[1] * (heads - 1) > MOST_REACH:
         raise WrongShape(
             wrong(
                 name,
                 required=f"heads at most {MOST_REACH} elements apart",
-                found=value.stride(1) * (heads - 1),
+                found=strides[1] * (heads - 1),
                 remedy=f"pass {name}.contiguous()",
             )
         )
 
 
-def indexes(name: str, value: Any, device: Any, dtypes: Sequence[Any] = _INDEX_DTYPES) -> None:
-    """Raise unless `value` is a one-dimensional tensor of adjacent whole numbers."""
+def indexes(name: str, value: Any, device: Any, dtypes: Sequence[Any] = _INDEX_DTYPES) -> int:
+    """Return how many there are; raise unless `value` is a one-dimensional tensor of adjacent whole numbers."""
     tensor(name, value, device)
     if value.dtype not in dtypes:
         raise WrongDtype(
@@ -112,14 +112,14 @@ def indexes(name: str, value: Any, device: Any, dtypes: Sequence[Any] = _INDEX_D
                 remedy=f"convert it with {name}.to({dtypes[0]})",
             )
         )
-    if value.dim() != 1:
-        raise WrongShape(
-            wrong(name, required="one dimension", found=f"shape {tuple(value.shape)}", remedy="flatten it")
-        )
-    if value.shape[0] > 1 and value.stride(0) != 1:
+    shape = value.shape
+    if len(shape) != 1:
+        raise WrongShape(wrong(name, required="one dimension", found=f"shape {tuple(shape)}", remedy="flatten it"))
+    if shape[0] > 1 and value.stride(0) != 1:
         raise WrongShape(
             wrong(name, required="stride 1", found=f"stride {value.stride(0)}", remedy=f"pass {name}.contiguous()")
         )
+    return int(shape[0])
 
 
 def write_call(cache: Any, k: Any, v: Any, slots: Any) -> None:
@@ -136,13 +136,13 @@ def write_call(cache: Any, k: Any, v: Any, slots: Any) -> None:
                 remedy="pass K and V of the same tokens",
             )
         )
-    indexes("slots", slots, cache.device)
-    if slots.shape[0] > k.shape[0]:
+    count = indexes("slots", slots, cache.device)
+    if count > k.shape[0]:
         raise WrongShape(
             wrong(
                 "slots",
                 required=f"at most {k.shape[0]} entries, one for each row of k",
-                found=slots.shape[0],
+                found=count,
                 remedy="cut slots, or pass the missing rows",
             )
         )
@@ -150,18 +150,18 @@ def write_call(cache: Any, k: Any, v: Any, slots: Any) -> None:
 
 def batch(cu_q: Any, seq_lens: Any, device: Any) -> int:
     """Return the number of sequences; raise unless `cu_q` and `seq_lens` describe one batch."""
-    indexes("seq_lens", seq_lens, device, (torch.int32,))
-    indexes("cu_q", cu_q, device, (torch.int32,))
-    if cu_q.shape[0] != seq_lens.shape[0] + 1:
+    n_seqs = indexes("seq_lens", seq_lens, device, (torch.int32,))
+    offsets = indexes("cu_q", cu_q, device, (torch.int32,))
+    if offsets != n_seqs + 1:
         raise WrongShape(
             wrong(
                 "cu_q",
-                required=f"{seq_lens.shape[0] + 1} entries, one more than seq_lens has",
-                found=cu_q.shape[0],
+                required=f"{n_seqs + 1} entries, one more than seq_lens has",
+                found=offsets,
                 remedy="pass the cumulated query lengths, a zero first",
             )
         )
-    return int(seq_lens.shape[0])
+    return n_seqs
 
 
 _PLAN_APART = wrong(
@@ -239,16 +239,17 @@ def attend_call(
                 remedy="convert it with page_table.to(torch.int32)",
             )
         )
-    if page_table.dim() != 2 or page_table.shape[0] != n_seqs:
+    shape = page_table.shape
+    if len(shape) != 2 or shape[0] != n_seqs:
         raise WrongShape(
             wrong(
                 "page_table",
                 required=f"shape ({n_seqs}, pages), one row for each sequence",
-                found=tuple(page_table.shape),
+                found=tuple(shape),
                 remedy="pass one row of page numbers for each entry of seq_lens",
             )
         )
-    if page_table.shape[1] > 1 and page_table.stride(1) != 1:
+    if shape[1] > 1 and page_table.stride(1) != 1:
         raise WrongShape(
             wrong(
                 "page_table",
@@ -257,13 +258,13 @@ def attend_call(
                 remedy="pass page_table.contiguous()",
             )
         )
-    if page_table.shape[1] * kind.page < plan.max_context:
+    if shape[1] * kind.page < plan.max_context:
         raise WrongShape(
             wrong(
                 "page_table",
                 required=f"{-(-plan.max_context // kind.page)} pages a row for the plan's max_context of "
                 f"{plan.max_context} tokens",
-                found=page_table.shape[1],
+                found=shape[1],
                 remedy="widen the table, or plan for a smaller max_context",
             )
         )

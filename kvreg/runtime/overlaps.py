@@ -24,7 +24,8 @@ def require_own_memory(out: torch.Tensor, q: torch.Tensor, buffer: torch.Tensor)
     first, last = _bytes(buffer)
     if begin < last and first < end:
         raise _wrong("none of the cache's bytes", "some of them")
-    if q.numel() and not _apart(out, q):
+    first, last = _bytes(q)
+    if begin < last and first < end and q.numel() and not _side_by_side(out, q):
         raise _wrong("none of q's bytes", "some of them")
 
 
@@ -39,7 +40,8 @@ def _wrong(required: str, found: str) -> CallError:
 def _bytes(x: torch.Tensor) -> tuple[int, int]:
     """Return the addresses of the first byte and behind the last one."""
     if x.is_contiguous():  # nearly always, and asked in each eager call: a sum over strides takes longer than the rest
-        return x.data_ptr(), x.data_ptr() + x.nbytes
+        begin = x.data_ptr()
+        return begin, begin + x.nbytes
     reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     return x.data_ptr(), x.data_ptr() + (reach + 1) * x.element_size()
 
@@ -55,12 +57,9 @@ def _shares_with_itself(x: torch.Tensor) -> bool:
     return False
 
 
-def _apart(out: torch.Tensor, q: torch.Tensor) -> bool:
-    """Whether rows of the two lie apart from each other: elsewhere, or in other columns of rows of the same length."""
-    begin, end = _bytes(out)
-    first, last = _bytes(q)
-    if begin >= last or first >= end:
-        return True
+def _side_by_side(out: torch.Tensor, q: torch.Tensor) -> bool:
+    """Whether rows of the two lie in other columns of rows of the same length."""
+    (begin, _), (first, _) = _bytes(out), _bytes(q)
     step = out.stride(0) * out.element_size()
     if step != q.stride(0) * q.element_size():
         return False
