@@ -119,7 +119,8 @@ def indexes(name: str, value: Any, device: Any, dtypes: Sequence[Any] = _INDEX_D
         raise WrongShape(
             wrong(name, required="stride 1", found=f"stride {value.stride(0)}", remedy=f"pass {name}.contiguous()")
         )
-    return int(shape[0])
+    count: int = shape[0]  # a symbol inside torch.compile, which int() would pin
+    return count
 
 
 def write_call(cache: Any, k: Any, v: Any, slots: Any) -> None:
