@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvreg.cli import bench_asked, extras, progress
+from kvreg.cli import bench_asked, bench_end, extras, progress
 from kvreg.cli.bench_asked import Asked
 from kvreg.cli.once import Command
 from kvreg.cli.output_file import OutputFile
 from kvreg.core import environment
 from kvreg.core.buckets import MOST_AT_ONCE
-from kvreg.core.errors import GateFailed
+from kvreg.core.errors import Refused
 
 if TYPE_CHECKING:
     from kvreg.bench.driver import Driver
@@ -66,8 +66,8 @@ def bench(**asked: Any) -> int:
     Every row has the time of one call (graph replay over buffers that rotate through more than three times the L2),
     its share of the read bandwidth measured in the same run, how many times faster it is than the fastest bf16 of the
     run, the host's time of one eager call, and e against fp64 attention over the cache that it read. Without flags for
-    a shape it measures the table of docs/bench.md. Ends with 3 when no mode that was asked for can be measured, with 5
-    when a kernel of kvreg was wrong.
+    a shape it measures the table of docs/bench.md. Ends with 3 when no mode that was asked for can be measured, or
+    each of them failed, with 5 when a kernel of kvreg was wrong.
     """
     return _bench(Asked(**asked))
 
@@ -100,10 +100,10 @@ def _bench(asked: Asked) -> int:
         bench_view.show_pays(found, pays.answers(found.shapes, modes), machine, versions, asked.as_json)
     else:
         bench_view.show(found, machine, versions, asked.as_json)
-    if asked.plot is not None:
+    code = bench_end.exit_code(list(found.rows()), modes)
+    if asked.plot is not None and code != Refused.exit_code:
         (bench_plot.draw_pays if asked.pays else bench_plot.draw)(found, asked.plot)
-    wrong_ones = any(row.status == "wrong" and row.maker == "kvreg" for row in found.rows())
-    return GateFailed.exit_code if wrong_ones else 0
+    return code
 
 
 def _step(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> int:
@@ -116,7 +116,7 @@ def _step(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> int:
         probed = machines.probe(machine)
         found = running.run(_driver(asked, machine, view), shape, planned, modes)
     bench_step.show(found, machine, machines.versions(machine, probed), asked.as_json)
-    return GateFailed.exit_code if any(row.status == "wrong" and row.maker == "kvreg" for row in found.rows) else 0
+    return bench_end.exit_code(found.rows, modes, smaller=bench_end.SMALLER_STEP)
 
 
 def _host(asked: Asked, machine: Machine, planned: Sequence[Planned], modes: Sequence[Mode]) -> int:
@@ -128,7 +128,7 @@ def _host(asked: Asked, machine: Machine, planned: Sequence[Planned], modes: Seq
         probed = machines.probe(machine)
         rows = host.run(_driver(asked, machine, view), planned, modes)
     bench_host.show(rows, machine, machines.versions(machine, probed), asked.as_json)
-    return 0
+    return bench_end.exit_code(rows, modes)
 
 
 def _driver(asked: Asked, machine: Machine, view: Any) -> Driver:
