@@ -149,15 +149,20 @@ def _shapes(asked: Asked, machine: Machine) -> Sequence[Shape]:
             for size in _head_sizes(asked)
             for work in works
         ]
-    table = _table(asked, machine)
-    chosen = [
-        shape
-        for shape in table
-        if (not asked.works or shape.work in asked.works)
-        and (not asked.only or any(words in shape.name for words in asked.only))
-    ]
+    return _chosen(asked, _table(asked, machine))
+
+
+def _chosen(asked: Asked, table: Sequence[Shape]) -> Sequence[Shape]:
+    """Return the shapes of a table that --op and --shape leave; raises UsageError, for the one to blame, for none."""
+    of_works = [shape for shape in table if not asked.works or shape.work in asked.works]
+    if not of_works:
+        works = ", ".join(dict.fromkeys(shape.work for shape in table))
+        remedy = "take one of them, or name a shape with --batch and --context"
+        required = f"one of {works} without flags for a shape"
+        raise UsageError(wrong("--op", required=required, found=" ".join(asked.works), remedy=remedy))
+    chosen = [shape for shape in of_works if not asked.only or any(words in shape.name for words in asked.only)]
     if not chosen:
-        names = ", ".join(shape.name for shape in table)
+        names = ", ".join(shape.name for shape in of_works)
         raise UsageError(
             wrong("--shape", required=f"words of one of: {names}", found=" ".join(asked.only), remedy="name another")
         )

@@ -175,9 +175,11 @@ class Index:
             payload = self._shipped_part("tuned", f"{backend.name}/{path.stem}", part)
             if payload is not None:
                 return payload
-        if not path.is_file():
-            return None
-        return self._cache.part("tuned", path.stem, part, [path], lambda: _builders().tuned(path))
+        if path.is_file():
+            return self._cache.part("tuned", path.stem, part, [path], lambda: _builders().tuned(path))
+        if part == FAULTS and path.exists():  # a folder or a pipe serves nobody and is no source of a shard
+            return _builders().tuned(path)[FAULTS]
+        return None
 
     def expectations(self) -> tuple[Touching, ...]:
         """Return the recorded exceptions of kvreg's own tests that name variants."""

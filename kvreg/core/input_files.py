@@ -12,7 +12,7 @@ from pathlib import Path
 from kvreg.core.errors import BadFile
 
 _KINDS = {
-    stat.S_IFIFO: "a pipe; write what it gives into a file first",
+    stat.S_IFIFO: "a pipe (write what it gives into a file first)",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",

@@ -189,8 +189,17 @@ def _no_frame(path: Path, loaded: object, error: ValidationError) -> BadFile:
     if type(schema) is int and schema > SCHEMA:
         remedy = "read it with the kvreg that wrote it, which is newer"
         return NewerFile(wrong(str(path), required=f"schema {SCHEMA}", found=f"schema {schema}", remedy=remedy))
-    remedy = "the next `kvreg tune` sets it aside"
-    return BadFile(wrong(str(path), required="a tuned file", found=_first(error), remedy=remedy))
+    remedy = "correct it, or let the next `kvreg tune` set it aside"
+    return BadFile(wrong(str(path), required="a tuned file", found=_in_place_of_a_frame(loaded, error), remedy=remedy))
+
+
+def _in_place_of_a_frame(loaded: object, error: ValidationError) -> str:
+    if loaded is None:
+        return "an empty one"
+    if not isinstance(loaded, dict):
+        return "a list" if isinstance(loaded, list) else f"the text {loaded!r:.80}"
+    missing = [str(each["loc"][0]) for each in error.errors(include_url=False) if each["type"] == "missing"]
+    return f"no {', '.join(missing)}" if missing else _first(error)
 
 
 def _first(error: ValidationError) -> str:

@@ -172,6 +172,10 @@ def test_a_plot_without_matplotlib_is_one_line_before_any_work(
         (("--ragged", "17:64x2", "--batch", "4"), "--ragged: required its own sequences and contexts, found --batch"),
         (("--ragged", "17:64x2", "--context", "4"), "found --context; leave one out"),
         (("--host", "--pays"), "found --pays"),
+        (
+            ("--host", "--op", "prefill"),
+            "--op: required one of decode, write without flags for a shape, found pre",
+        ),
         (("--layers", "2"), "--layers: required --step beside it"),
         (("--step", "gpt9"), "phi3-mini, llama3-8b or a folder with a config.json, found 'gpt9'"),
         (("--step", "phi3-mini", "--head-size", "64", "--pays"), "found --head-size --pays; leave one out"),

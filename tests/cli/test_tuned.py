@@ -294,6 +294,30 @@ def test_merge_of_a_damaged_file_takes_what_is_good_and_ends_with_4(kvreg, tune,
     assert len(yaml.safe_load((home / "tuned" / "into.yaml").read_text())["entries"]) == 1
 
 
+def test_what_holds_nothing_is_one_plain_line_with_one_remedy(kvreg, home):
+    folder = home / "tuned"
+    folder.mkdir()
+    odd = {
+        "h100": (Path.touch, "required a tuned file, found an empty one", "the next `kvreg tune` for this device"),
+        "h200": (Path.mkdir, "required a readable YAML file, found: Is a directory", "move it away"),
+        "l40s": (os.mkfifo, "required a readable YAML file, found: a pipe", "move it away"),
+    }
+    for name, (make, _, _) in odd.items():
+        make(folder / f"{name}.yaml")
+
+    checked = kvreg("tuned", "check")
+
+    assert checked.code == 4
+    for line, (name, (_, found, remedy)) in zip(checked.out.splitlines(), odd.items(), strict=False):
+        path = str(folder / f"{name}.yaml")
+        assert line.startswith(f"broken: {path}: {found}")
+        assert f"; {remedy}" in line
+        assert (line.count(";"), line.count(path)) == (1, 1)
+        compared = kvreg("tuned", "diff", path, path)
+        assert compared.code == 2
+        assert compared.err.startswith(f"kvreg: {path}: {found}")
+
+
 def test_a_folder_that_cannot_be_written_is_one_line_and_exit_2(kvreg, tune, tmp_path):
     closed = Path("/sys")  # nobody, not even root, makes a file there
     if os.geteuid() != 0:

@@ -1,5 +1,8 @@
 """Which tuned entry a variant gets: precedence, buckets, and every mismatch that keeps an entry out."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from kvreg.core.requests import Op
@@ -303,6 +306,17 @@ def test_a_broken_file_is_named_and_the_default_serves(measured, content):
     assert decode(measured).config_source == "default"
     assert str(path) in notes(measured)["tuned_fault"]
     assert path.exists()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_is_no_file_is_named_without_a_wait_and_the_default_serves(measured, make, capsys):
+    path = measured.tune("alpha", {}, overlay=True)
+    path.unlink()
+    make(path)
+
+    assert decode(measured).config_source == "default"
+    assert f"{path}: required a readable YAML file" in notes(measured)["tuned_fault"]
+    assert capsys.readouterr().err.count(str(path)) == 1
 
 
 def test_a_broken_file_is_named_where_the_mode_is_refused_too(workshop, capsys):

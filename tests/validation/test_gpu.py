@@ -14,6 +14,7 @@ import yaml
 
 from kvreg.core import resolve
 from kvreg.validation.archive import NAME
+from kvreg.validation.gpu import main
 from kvreg.validation.gpu.options import default_work
 
 CALL = "import sys; from kvreg.validation.gpu import main; sys.exit(main())"
@@ -228,3 +229,18 @@ def test_the_tuner_s_stages_leave_winners_races_and_a_recorded_space_of_every_su
     with tarfile.open(tmp_path / "second" / NAME) as tar:
         found = yaml.safe_load(tar.extractfile("tuned/cpu.yaml"))
     assert [(each["head_size"], each["bucket"]) for each in found["entries"]] == [(64, "t64"), (128, "t64")]
+
+
+@pytest.mark.parametrize(
+    "asked", [("--stages", "tune", "--workload", "nosuch"), ("--head-size", "60")], ids=["workload", "head size"]
+)
+def test_a_call_that_cannot_be_done_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], asked: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OUT", raising=False)
+
+    assert main(["--device", "cpu", *asked]) == 2
+
+    assert asked[-1] in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -57,7 +57,9 @@ def findings(stock: Stock) -> Iterator[Finding]:
     """Yield what is wrong: files first, then entries. A file that is never read is one finding, whatever it holds."""
     for fault in stock.faults:
         remedy = "the next `kvreg tune` for this device sets the file aside and keeps its good entries"
-        yield Finding("broken", fault.path, fault.problem, remedy)
+        if not fault.path.is_file():  # a folder or a pipe: a run cannot replace it
+            remedy = "move it away, or put a file in its place"
+        yield Finding("broken", fault.path, fault.bare, remedy)
     for folder, problem in overlay.closed(stock.index.home) if stock.index.home is not None else ():
         if folder.name == "tuned":
             yield Finding("unreadable", folder, problem, "mend its rights, or move it away")

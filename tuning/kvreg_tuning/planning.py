@@ -122,9 +122,11 @@ def _require_names(names: Sequence[str], known: Iterable[str]) -> None:
 
 
 def _nothing(device: Device, shapes: Sequence[Shape], ops: Sequence[Op]) -> str:
+    sizes = ", ".join(dict.fromkeys(str(shape.head_size) for shape in shapes))
+    workloads = ", ".join(dict.fromkeys(shape.workload.name for shape in shapes))
     return wrong(
         f"tune {device.key}",
         required="a variant with a bucket to be tuned for",
-        found=f"none for {', '.join(ops) or 'any op'} in workload {shapes[0].workload.name if shapes else '-'}",
+        found=f"none for {', '.join(ops) or 'any op'} at head size {sizes} in workload {workloads}",
         remedy="name another mode, op or workload",
     )

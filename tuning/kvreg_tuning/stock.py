@@ -8,6 +8,7 @@ The overlay's files belong to the platform of their device. A broken file is amo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,6 +60,16 @@ class Fault:
 
     path: Path
     problem: str
+    """One line that names the file; of a whole file its remedy too."""
+    is_whole: bool = False
+    """Whether nothing of the file can be used."""
+
+    @property
+    def bare(self) -> str:
+        """The problem for whoever names the file and a remedy beside it."""
+        text = self.problem.rpartition("; ")[0] if self.is_whole else self.problem
+        text = re.sub(r"^:(\d+): ", r"line \1: ", text.removeprefix(str(self.path)))
+        return text.lstrip(":, ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +189,7 @@ class Stock:
         try:
             found = read(path)
         except BadFile as error:
-            self.faults.append(Fault(path, error.message))
+            self.faults.append(Fault(path, error.message, is_whole=True))
             return
         place = Place(path, overlay, self.key_of(found.device))
         self.places.append(place)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import kvreg
 from kvreg.core.errors import UsageError, wrong
@@ -21,6 +21,9 @@ from kvreg.validation.journal import Journal, key_of
 from kvreg.validation.machine import Machine
 from kvreg.validation.run import Run
 from kvreg_tuning.pool import Task
+
+if TYPE_CHECKING:
+    from kvreg.validation.gpu.options import Options
 
 SEED_HEADS = (64, 96, 128, 256)
 
@@ -36,17 +39,43 @@ def in_checkout(folder: Path) -> Path:
     return folder.relative_to(root) if folder.is_relative_to(root) else Path(folder.name)
 
 
+def require_work(options: Options, machine: Machine) -> None:
+    """Raise UsageError for a head size without a cell and for a workload or variant that cannot be tuned.
+
+    It makes no file, so that a call which cannot be done leaves nothing behind.
+    """
+    variants = machine.variants()
+    grid = _grid(options, variants) if options.head_sizes else ()
+    for size in options.head_sizes:
+        if not any(cell.head_size == size for cell in grid):
+            raise UsageError(
+                wrong(
+                    "--head-size",
+                    required="one that a variant serves: 32 to 512 in steps of 8",
+                    found=size,
+                    remedy=f"take one of {', '.join(map(str, HEAD_SIZES))}",
+                )
+            )
+    tunable.require_known(options, variants)
+
+
+def _heads(options: Options) -> tuple[int, ...]:
+    return options.head_sizes or ((64,) if options.smoke else tuple(HEAD_SIZES))
+
+
+def _grid(options: Options, variants: Sequence[Variant]) -> tuple[Cell, ...]:
+    return tuple(work_list(variants, _heads(options), PROFILES["smoke" if options.smoke else "device"]))
+
+
 class Rig:
     """One machine with what is to be tried on it; `run` goes by the cells that a stage gives it."""
 
     def __init__(self, session: Session, machine: Machine, journal: Journal) -> None:
         options = session.options
         self.session, self.options, self.machine, self.journal = session, options, machine, journal
-        self.heads = options.head_sizes or ((64,) if options.smoke else HEAD_SIZES)
+        self.heads = _heads(options)
         self.variants = machine.variants()
-        profile = PROFILES["smoke" if options.smoke else "device"]
-        self.grid = tuple(work_list(self.variants, self.heads, profile))
-        self._require_work()
+        self.grid = _grid(options, self.variants)
         self.deadline = None if options.limit_s is None else session.began + options.limit_s - RESERVE_S
         self.run = Run(
             machine,
@@ -59,20 +88,6 @@ class Rig:
             deadline=self.deadline,
             smoke=options.smoke,
         )
-
-    def _require_work(self) -> None:
-        """Raise UsageError for a head size without a cell and for a workload or variant that cannot be tuned."""
-        for size in self.options.head_sizes:
-            if not any(cell.head_size == size for cell in self.grid):
-                raise UsageError(
-                    wrong(
-                        "--head-size",
-                        required="one that a variant serves: 32 to 512 in steps of 8",
-                        found=size,
-                        remedy=f"take one of {', '.join(map(str, HEAD_SIZES))}",
-                    )
-                )
-        tunable.require_known(self.options, self.variants)
 
     def left_s(self) -> float:
         """Return the seconds until stages must end."""
