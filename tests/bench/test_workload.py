@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kvreg.bench.shapes import DECODE, WRITE
 from kvreg.bench.subjects import request_of
 from kvreg.bench.workload import shapes_to_tune
 from kvreg.core import resolve
 from kvreg.core.buckets import Bucket, bucket
+from kvreg.core.errors import UsageError
 from kvreg.core.modes import Mode
 from kvreg.core.tuned import Entry, Shelf, choose
 from kvreg_tuning import planning
@@ -56,3 +59,8 @@ def entry_of(space: Space, of: Bucket) -> Entry:
     return Entry(
         **fields, bucket=of, config=space.candidates.configs[-1], kernel_hash=space.kernel_hash, source="measured"
     )
+
+
+def test_a_head_size_that_no_shape_of_it_has_is_named_beside_those_there_are() -> None:
+    with pytest.raises(UsageError, match=r"one of 64, .* with workload bench, found 100; take one of them"):
+        shapes_to_tune([100])

@@ -174,7 +174,7 @@ def test_a_plot_without_matplotlib_is_one_line_before_any_work(
         (("--host", "--pays"), "found --pays"),
         (
             ("--host", "--op", "prefill"),
-            "--op: required one of decode, write without flags for a shape, found pre",
+            "--op: required one of decode, write without flags",
         ),
         (("--layers", "2"), "--layers: required --step beside it"),
         (("--step", "gpt9"), "phi3-mini, llama3-8b or a folder with a config.json, found 'gpt9'"),

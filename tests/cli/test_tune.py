@@ -167,7 +167,6 @@ def test_no_improvement_ends_with_7_only_when_it_is_asked_for(tmp_path: Path) ->
         (("--device", "cpu", "--budget", "soon"), 2, "--budget: required a time such as 90s, 10m or 1.5h"),
         (("--device", "nosuch"), 2, "nosuch"),
         (("--device", "cpu", "--workload", "chatt"), 2, "chat"),
-        (("--device", "h200", "--workload", "bench", "--head-size", "100"), 2, "with workload bench, found 100"),
         (("--device", "cpu", "--variant", "torch-none-writ@1"), 2, "torch-none-write@1"),
         (("--device", "cpu", "--mode", "int5"), 2, "int4_per_token_head"),
         (("--device", "cpu", "--head-size", "33"), 3, "head"),
