@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,16 @@ def test_what_is_written_is_read_back_whole(path, entry):
     found = read(path)
     assert (found.device, found.environment, found.faults) == ("h200", HERE, ())
     assert found.entries == (written.model_copy(update={"environment": HERE}),)
+
+
+def test_a_pipe_in_the_place_of_the_file_is_refused_without_a_wait(path, entry):
+    path.parent.mkdir()
+    os.mkfifo(path)
+
+    with pytest.raises(UsageError, match="a file that can be read and replaced, found it is a pipe"):
+        merge(path, "h200", HERE, [entry()])
+
+    assert path.is_fifo()
 
 
 def test_the_order_of_writing_leaves_no_mark(path, tmp_path, entry):

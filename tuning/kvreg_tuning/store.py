@@ -18,6 +18,7 @@ What becomes of an entry for which the file has one already, by the first rule t
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -31,6 +32,7 @@ import yaml
 from kvreg.core import notices
 from kvreg.core.buckets import Bucket
 from kvreg.core.errors import BadFile, NewerFile, UnknownDevice, UsageError, wrong
+from kvreg.core.input_files import no_file
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.resolve import resolve
@@ -198,7 +200,10 @@ def _there(path: Path, device: str, simulated: bool) -> Contents:
     """Return what the file holds of this device; what does not belong there is a fault of it."""
     if not path.exists():
         return Contents(device, {}, ())
-    path.open("rb").close()  # a file that may not be read is not broken: OSError ends the write
+    # A file that may not be read is not broken, and a pipe is none: OSError ends the write, without a wait.
+    if (other := no_file(path)) is not None:
+        raise OSError(errno.EINVAL, f"it is {other}", str(path))
+    path.open("rb").close()
     try:
         found = read(path, simulated=simulated)
     except NewerFile:
