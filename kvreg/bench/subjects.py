@@ -12,6 +12,7 @@ from kvreg.core import asking, constraints, registry
 from kvreg.core.devices import Device
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
+from kvreg.core.selections import Selection
 from kvreg.core.variants import Variant
 
 Maker = Literal["kvreg", "sdpa", "vllm", "flashinfer"]
@@ -98,10 +99,10 @@ def fitting(shape: Shape, device: Device, mode: Mode) -> list[Subject]:
     ]
 
 
-def selected(shape: Shape, device: Device, mode: Mode) -> Subject | Refusal:
-    """Return what `kvreg select` answers for the shape, with the launch parameters that it names."""
+def answered(shape: Shape, device: Device, mode: Mode) -> Selection:
+    """Return what `kvreg select` answers for the shape."""
     of = request_of(shape, device.key, mode)
-    answer = asking.ask(
+    return asking.ask(
         device.key,
         mode,
         of.head_size,
@@ -112,7 +113,11 @@ def selected(shape: Shape, device: Device, mode: Mode) -> Subject | Refusal:
         batch=of.batch,
         context=of.context,
     )
-    (result,) = answer.results
+
+
+def selected(shape: Shape, device: Device, mode: Mode) -> Subject | Refusal:
+    """Return the variant that `kvreg select` answers with, and the launch parameters that it names."""
+    (result,) = answered(shape, device, mode).results
     if result.verdict == "refused":
         return Refusal(mode.value, result.reason or "refused")
     chosen = result.ops[shape.op]

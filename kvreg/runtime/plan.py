@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from kvreg.runtime import checks
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.geometry import Kind, Step
 from kvreg.runtime.launchers import SplitPlan, load
+from kvreg.runtime.plan_checks import plan_call
 
 ANY_CONTEXT = 1 << 30
 """A context that no split is too short for: a launcher then says how many programs fill the card."""
@@ -75,7 +75,7 @@ def plan(
 
     Raises CallError, WrongShape, WrongDtype or WrongDevice.
     """
-    n_seqs, max_context, total_context = checks.plan_call(cache, cu_q, seq_lens, max_context, total_context)
+    n_seqs, max_context, total_context = plan_call(cache, cu_q, seq_lens, max_context, total_context)
     kind = cache.kind
     launcher = load(kind.decode.launcher)
     total = n_seqs * max_context if total_context is None or batch_invariant else total_context

@@ -15,7 +15,7 @@ from kvreg.bench.material import Material
 from kvreg.bench.selections import selection_of
 from kvreg.bench.step.network import Attention, Step
 from kvreg.bench.subjects import Subject
-from kvreg.core import asking, constraints
+from kvreg.core import constraints
 from kvreg.core.devices import Device
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
@@ -167,16 +167,7 @@ def _selection(subject: Subject, material: Material, device: Device) -> Selectio
     """Return what select answers where its decode is the subject's, else one by hand with a write of its package."""
     shape, mode = material.shape, Mode(subject.mode)
     request = subjects.request_of(shape, device.key, mode)
-    answer = asking.ask(
-        device.key,
-        mode,
-        shape.head_size,
-        q_heads=shape.q_heads,
-        kv_heads=shape.kv_heads,
-        page=shape.page,
-        batch=request.batch,
-        context=request.context,
-    )
+    answer = subjects.answered(shape, device, mode)
     (result,) = answer.results
     if result.verdict == "selected" and result.ops[Op.DECODE].variant == subject.name:
         return answer
