@@ -1,4 +1,4 @@
-"""What a call of kvreg.plan must keep, looked at before anything is made; kvreg.runtime.checks has the rules of batches."""
+"""What a call of kvreg.plan must keep, looked at before anything is made; the rules of batches: kvreg.runtime.checks."""
 
 from __future__ import annotations
 
