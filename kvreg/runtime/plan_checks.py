@@ -1,4 +1,4 @@
-"""What a call of kvreg.plan must keep, looked at before anything is made; the rules of batches: kvreg.runtime.checks."""
+"""What a call of kvreg.plan must keep, looked at before anything is made; of batches: kvreg.runtime.checks."""
 
 from __future__ import annotations
 
