@@ -34,11 +34,10 @@ def batch_of(mode, kind, **shape):
     return build(kind, **{"dtype": "fp32", "layout": default(mode), **shape})
 
 
-def judged(mode, op, batch, attention, store, *, bound=FP32_ERROR, repeats=0, **cut):
-    cache = batch.cache(mode)
-    store(mode, cache, batch)
+def judged(mode, op, batch, attention, *, bound=FP32_ERROR, **cut):
+    cache = batch.filled(mode)
 
-    report = run_attention(attention(mode, op, batch, cache, **cut), batch, cache, repeats=repeats)
+    report = run_attention(attention(mode, op, batch, cache, **cut), batch, cache)
 
     assert report.ok, report.failures
     assert max(row.max_rel_error for row in report.rows) < bound
@@ -53,18 +52,18 @@ SIZES = (*zip(VALIDATED, (1, 4, 7, 8, 4, 1, 8, 7), strict=True), *((d, 5) for d 
     [scheduled_unless(mode not in FP8 or d in (64, 72, 96), mode, d, group) for mode in MODES for d, group in SIZES],
 )
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
-def test_every_head_size_is_right_at_short_contexts(mode, op, head_size, group, attention, store):
+def test_every_head_size_is_right_at_short_contexts(mode, op, head_size, group, attention):
     contexts = SHORT if head_size <= 256 else (1, 17)  # the widest blocks take the interpreter half a minute
     inputs = INPUTS if op is Op.DECODE else ("normal", "channel30")  # a prefill has dozens of rows for a decode's one
     shape = {"head_size": head_size, "group": group, "contexts": contexts, "inputs": inputs}
-    judged(mode, op, batch_of(mode, op.value, kv_heads=1, **shape), attention, store)
+    judged(mode, op, batch_of(mode, op.value, kv_heads=1, **shape), attention)
 
 
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
 @pytest.mark.parametrize("mode", TWO)
-def test_each_op_takes_every_mix_of_query_lengths(mode, op, attention, store):
+def test_each_op_takes_every_mix_of_query_lengths(mode, op, attention):
     batch = batch_of(mode, "mixed", head_size=96, kv_heads=2, contexts=(1, 17), inputs=("normal", "q4"))
-    judged(mode, op, batch, attention, store)
+    judged(mode, op, batch, attention)
 
 
 @pytest.mark.long
@@ -72,7 +71,7 @@ def test_each_op_takes_every_mix_of_query_lengths(mode, op, attention, store):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("head_size", VALIDATED)
 @pytest.mark.parametrize("mode", TWO)
-def test_every_head_size_is_right_at_long_contexts(mode, head_size, seed, kind, attention, store):
+def test_every_head_size_is_right_at_long_contexts(mode, head_size, seed, kind, attention):
     batch = batch_of(
         mode,
         kind,
@@ -84,24 +83,25 @@ def test_every_head_size_is_right_at_long_contexts(mode, head_size, seed, kind, 
         seeds=(seed,),
     )
     op = Op.DECODE if kind == "decode" else Op.PREFILL
-    judged(mode, op, batch, attention, store, splits=5 if op is Op.DECODE else 1)
+    judged(mode, op, batch, attention, splits=5 if op is Op.DECODE else 1)
 
 
 @pytest.mark.parametrize("group", [1, 4, 7, 8, 24, 71])
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
 @pytest.mark.parametrize("mode", TWO)
-def test_every_group_is_right(mode, op, group, attention, store):
-    batch = batch_of(mode, op.value, head_size=64, group=group, kv_heads=2, contexts=SHORT, inputs=("normal",))
-    judged(mode, op, batch, attention, store)
+def test_every_group_is_right(mode, op, group, attention):
+    heads = 1 if group > 8 else 2  # two show a wrong head; the widest groups take the interpreter seconds
+    batch = batch_of(mode, op.value, head_size=64, group=group, kv_heads=heads, contexts=SHORT, inputs=("normal",))
+    judged(mode, op, batch, attention)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("page", "head_size"), [(16, 96), (48, 40), (528, 64), (544, 64)])
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
 @pytest.mark.parametrize("mode", TWO)
-def test_every_page_size_is_right(mode, op, page, head_size, attention, store):
+def test_every_page_size_is_right(mode, op, page, head_size, attention):
     batch = batch_of(mode, "decode", head_size=head_size, contexts=(1, 17, 600), page=page, inputs=("normal",))
-    judged(mode, op, batch, attention, store)
+    judged(mode, op, batch, attention)
 
 
 def cuts():
@@ -114,11 +114,11 @@ def cuts():
 
 
 @pytest.mark.parametrize(("mode", "layout", "splits", "chunk"), [*cuts()])
-def test_every_cut_of_the_context_is_right(mode, splits, chunk, layout, attention, store):
+def test_every_cut_of_the_context_is_right(mode, splits, chunk, layout, attention):
     batch = batch_of(
         mode, "decode", head_size=96, contexts=(1, 17, 64, 300), inputs=("normal",), layout=LayoutId.parse(layout)
     )
-    judged(mode, Op.DECODE, batch, attention, store, splits=splits, chunk=chunk, repeats=1)
+    judged(mode, Op.DECODE, batch, attention, splits=splits, chunk=chunk)
 
 
 FEATURES = (
@@ -136,11 +136,11 @@ FEATURES = (
         for op in (Op.DECODE, Op.PREFILL)
     ],
 )
-def test_every_feature_is_right_in_every_mode(mode, op, features, attention, store):
+def test_every_feature_is_right_in_every_mode(mode, op, features, attention):
     batch = batch_of(
         mode, op.value, head_size=64, kv_heads=2, contexts=(1, 17, 200), inputs=("normal",), features=features
     )
-    judged(mode, op, batch, attention, store, splits=3 if op is Op.DECODE else 1, tile=32)
+    judged(mode, op, batch, attention, splits=3 if op is Op.DECODE else 1, tile=32)
 
 
 @pytest.mark.long
@@ -150,16 +150,15 @@ def test_every_feature_is_right_in_every_mode(mode, op, features, attention, sto
     ids="+".join,
 )
 @pytest.mark.parametrize("mode", TWO)
-def test_several_query_rows_of_a_sequence_are_split_too(mode, features, attention, store):
+def test_several_query_rows_of_a_sequence_are_split_too(mode, features, attention):
     batch = batch_of(mode, "mixed", head_size=96, contexts=(9, 300), inputs=("normal",), features=features)
-    judged(mode, Op.DECODE, batch, attention, store, splits=4)
+    judged(mode, Op.DECODE, batch, attention, splits=4)
 
 
 @pytest.mark.parametrize("mode", [scheduled_unless(mode not in FP8, mode) for mode in MODES])
-def test_a_context_inside_one_split_gives_the_same_bits_however_many_splits_there_are(mode, attention, store):
-    batch = batch_of(mode, "decode", head_size=96, contexts=(1, 7, 30))
-    cache = batch.cache(mode)
-    store(mode, cache, batch)
+def test_a_context_inside_one_split_gives_the_same_bits_however_many_splits_there_are(mode, attention):
+    batch = batch_of(mode, "decode", head_size=96, contexts=(1, 7, 30), inputs=("normal",))
+    cache = batch.filled(mode)
     whole, split = torch.empty_like(batch.q), torch.empty_like(batch.q)
 
     attention(mode, Op.DECODE, batch, cache, splits=1)(whole, None)
@@ -169,17 +168,16 @@ def test_a_context_inside_one_split_gives_the_same_bits_however_many_splits_ther
 
 
 @pytest.mark.parametrize("mode", [scheduled_unless(mode not in FP8, mode) for mode in MODES])
-def test_fixed_chunks_give_the_same_bits_in_every_batch(mode, attention, store):
+def test_fixed_chunks_give_the_same_bits_in_every_batch(mode, attention):
     batch = batch_of(mode, "decode", head_size=64, contexts=(1, 200, 333), inputs=("normal",), padding=0)
     alone = batch_of(mode, "decode", head_size=64, contexts=(333,), inputs=("normal",), padding=0)
-    caches = [b.cache(mode) for b in (batch, alone)]
     outputs = []
     alone.q.copy_(batch.q[2:])
     alone.k.copy_(batch.k[201:])
     alone.v.copy_(batch.v[201:])
 
-    for b, cache, splits in zip((batch, alone), caches, (3, 6), strict=True):
-        store(mode, cache, b)
+    for b, splits in ((batch, 3), (alone, 6)):
+        cache = b.filled(mode)
         outputs.append(torch.empty_like(b.q))
         attention(mode, Op.DECODE, b, cache, splits=splits, chunk=128)(outputs[-1], None)
 
@@ -187,11 +185,11 @@ def test_fixed_chunks_give_the_same_bits_in_every_batch(mode, attention, store):
 
 
 @pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
-def test_the_fp16_operands_of_a_card_are_exact_enough(op, attention, store, monkeypatch):
+def test_the_fp16_operands_of_a_card_are_exact_enough(op, attention, monkeypatch):
     """The path that cards take: codes put together from bits, q and weights rounded to fp16."""
     monkeypatch.setattr(launch, "operand_types", lambda dtype, mode: (tl.float16, tl.float16))
     batch = batch_of(Mode.INT4_PER_TOKEN_HEAD, op.value, head_size=96, contexts=SHORT, inputs=INPUTS)
-    judged(Mode.INT4_PER_TOKEN_HEAD, op, batch, attention, store, bound=EXACT_NORMAL.value)
+    judged(Mode.INT4_PER_TOKEN_HEAD, op, batch, attention, bound=EXACT_NORMAL.value)
 
 
 def test_the_contexts_of_the_long_form_are_those_of_the_gate():

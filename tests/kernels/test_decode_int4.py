@@ -33,10 +33,9 @@ def call_of(attention):
 
 
 @pytest.fixture
-def judged(call_of, store):
+def judged(call_of):
     def run(batch, *, bound=RESIDUE_ERROR, **cut):
-        cache = batch.cache(INT4)
-        store(INT4, cache, batch)
+        cache = batch.filled(INT4)
 
         report = run_attention(call_of(batch, cache, **cut), batch, cache)
 
@@ -119,10 +118,9 @@ def test_values_as_small_as_bf16_allows_keep_their_accuracy(judged):
 
 
 @pytest.mark.parametrize("plane", ["k_scale", "v_scale"])
-def test_a_scale_that_is_not_finite_spoils_the_rows_that_see_it_and_no_other(plane, store, call_of):
+def test_a_scale_that_is_not_finite_spoils_the_rows_that_see_it_and_no_other(plane, call_of):
     batch = batch_of("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 70), inputs=("normal",))
-    cache = batch.cache(INT4)
-    store(INT4, cache, batch)
+    cache = batch.filled(INT4)
     clean, spoiled = torch.empty_like(batch.q), torch.empty_like(batch.q)
     call_of(batch, cache)(clean, None)
     slot = int(batch.slots[3])
@@ -134,10 +132,9 @@ def test_a_scale_that_is_not_finite_spoils_the_rows_that_see_it_and_no_other(pla
     assert torch.equal(spoiled[1], clean[1])
 
 
-def test_a_query_row_that_is_not_finite_stays_where_it_is(store, call_of):
+def test_a_query_row_that_is_not_finite_stays_where_it_is(call_of):
     batch = batch_of("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 70), inputs=("normal",))
-    cache = batch.cache(INT4)
-    store(INT4, cache, batch)
+    cache = batch.filled(INT4)
     clean, spoiled = torch.empty_like(batch.q), torch.empty_like(batch.q)
     call_of(batch, cache)(clean, None)
     batch.q[0, 1, 5] = float("nan")
@@ -149,10 +146,9 @@ def test_a_query_row_that_is_not_finite_stays_where_it_is(store, call_of):
     assert torch.equal(spoiled[1], clean[1])
 
 
-def test_rows_behind_the_last_sequence_become_zeros_whatever_stands_before_them(store, call_of):
+def test_rows_behind_the_last_sequence_become_zeros_whatever_stands_before_them(call_of):
     batch = batch_of("decode", head_size=64, group=2, kv_heads=1, contexts=(70, 300), inputs=("normal",))
-    cache = batch.cache(INT4)
-    store(INT4, cache, batch)
+    cache = batch.filled(INT4)
     padded = replace(batch, q=torch.cat([batch.q, batch.q]))
     out = torch.full_like(padded.q, float("nan"))
 

@@ -36,10 +36,9 @@ def call_of(attention):
 
 
 @pytest.mark.parametrize(("shares", "group"), [(1, 4), (3, 1), (5, 7), (30, 2)])
-def test_shares_of_unlike_contexts_give_what_whole_contexts_give(shares, group, call_of, store):
+def test_shares_of_unlike_contexts_give_what_whole_contexts_give(shares, group, call_of):
     batch = batch_of(group=group)
-    cache = batch.cache(INT4)
-    store(INT4, cache, batch)
+    cache = batch.filled(INT4)
 
     report = run_attention(call_of(batch, cache, shares=shares), batch, cache)
 
@@ -47,20 +46,18 @@ def test_shares_of_unlike_contexts_give_what_whole_contexts_give(shares, group, 
 
 
 @pytest.mark.parametrize("features", [("window",), ("sinks",), ("prefix_ranges",)], ids="+".join)
-def test_what_shares_do_not_serve_is_cut_context_by_context(features, call_of, store):
+def test_what_shares_do_not_serve_is_cut_context_by_context(features, call_of):
     batch = batch_of((1, 100), group=4, features=features)
-    cache = batch.cache(INT4)
-    store(INT4, cache, batch)
+    cache = batch.filled(INT4)
 
     assert run_attention(call_of(batch, cache, shares=5), batch, cache).ok
 
 
 @pytest.mark.parametrize("cu_q", [(0, 2, 2, 3), (0, 1, 1, 2), (0, 0, 0, 1)], ids=str)
-def test_rows_find_their_sequence_where_some_have_none_or_two(cu_q, call_of, store):
+def test_rows_find_their_sequence_where_some_have_none_or_two(cu_q, call_of):
     """As the launch that cuts contexts one by one does; rows behind the last sequence become zeros."""
     whole = batch_of((200, 40, 90), group=2)
-    cache = whole.cache(INT4)
-    store(INT4, cache, whole)
+    cache = whole.filled(INT4)
     batch = replace(whole, q=whole.q[:3], cu_q=torch.tensor(cu_q, dtype=torch.int32), seq_lens=whole.seq_lens[:3])
     shared, cut = torch.full_like(batch.q, math.nan), torch.full_like(batch.q, math.nan)
 
@@ -71,11 +68,10 @@ def test_rows_find_their_sequence_where_some_have_none_or_two(cu_q, call_of, sto
     torch.testing.assert_close(shared, cut, atol=5e-4, rtol=5e-4)
 
 
-def test_a_row_that_sees_less_than_its_sequence_holds_joins_only_what_it_sees(call_of, store):
+def test_a_row_that_sees_less_than_its_sequence_holds_joins_only_what_it_sees(call_of):
     """The last tile of 65 keys is the second row's alone, and so is the share that holds it."""
     whole = batch_of((65, 40, 90), group=2)
-    cache = whole.cache(INT4)
-    store(INT4, cache, whole)
+    cache = whole.filled(INT4)
     cu_q = torch.tensor((0, 2, 2, 2), dtype=torch.int32)
     batch = replace(whole, q=whole.q[:3], cu_q=cu_q, seq_lens=whole.seq_lens[:3])
     shared, cut = torch.full_like(batch.q, math.nan), torch.full_like(batch.q, math.nan)
@@ -86,10 +82,9 @@ def test_a_row_that_sees_less_than_its_sequence_holds_joins_only_what_it_sees(ca
     torch.testing.assert_close(shared, cut, atol=5e-4, rtol=5e-4)
 
 
-def test_the_same_call_gives_the_same_bits(call_of, store):
+def test_the_same_call_gives_the_same_bits(call_of):
     batch = batch_of()
-    cache = batch.cache(INT4)
-    store(INT4, cache, batch)
+    cache = batch.filled(INT4)
     first, second = torch.empty_like(batch.q), torch.empty_like(batch.q)
 
     call_of(batch, cache, shares=5)(first, None)

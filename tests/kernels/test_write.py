@@ -73,9 +73,11 @@ STORED = [
 
 @pytest.mark.parametrize(("mode", "head_size", "layout"), STORED)
 def test_stored_rows_are_the_oracles_and_no_other_byte_changes(mode, head_size, layout, store):
-    shape: dict[str, Any] = {"contexts": (1, 17, 33), "kv_heads": 3}
+    shape: dict[str, Any] = {"contexts": (1, 17), "kv_heads": 2}
+    if head_size in (40, 96):
+        shape = {"contexts": (1, 17, 33), "kv_heads": 3}
     if head_size > 192:  # the interpreter takes a minute for these; fewer rows cross page, tile and head alike
-        shape = {"contexts": (1, 17), "kv_heads": 2, "inputs": ("normal", "one_sided")}
+        shape["inputs"] = ("normal", "one_sided")
     batch = build("prefill", head_size=head_size, layout=LayoutId.parse(layout), dtype="fp32", **shape)
     cache = batch.cache(mode, lead=64, gap=32)
 
