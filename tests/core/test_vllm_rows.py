@@ -31,6 +31,12 @@ INT4, INT8, FP8 = Mode.INT4_PER_TOKEN_HEAD, Mode.INT8_PER_TOKEN_HEAD, Mode.FP8_P
 PER_TOKEN_HEAD = (INT4, INT8, FP8)
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """One home for all questions here, so that what the platforms ship is read once."""
+    return tmp_path_factory.mktemp("home")
+
+
 def variants(mode, *ops, platforms=tuple(BACKENDS)):
     found = [
         variant
@@ -119,11 +125,11 @@ def test_row_8_words_of_vllm_lead_to_the_mode_that_stores_the_same(word, mode):
 
 
 @pytest.mark.parametrize(("mode", "storage"), [(INT8, "int8"), (INT4, "uint8")])
-def test_row_9_on_xpu_a_mode_is_served_as_itself_or_refused_and_never_as_another(mode, storage, tmp_path):
+def test_row_9_on_xpu_a_mode_is_served_as_itself_or_refused_and_never_as_another(mode, storage, home):
     for variant in variants(mode, platforms=("xpu",)):
         assert variant.format(DEVICES["b580"], 128).storage == storage
 
-    result = answer("b580", mode.value, 128, tmp_path)
+    result = answer("b580", mode.value, 128, home)
 
     assert result.bytes_per_token_head == {"int8": 264, "uint8": 136}[storage]  # room for the scales
     assert result.format.storage == storage
@@ -133,8 +139,8 @@ def test_row_9_on_xpu_a_mode_is_served_as_itself_or_refused_and_never_as_another
 
 @pytest.mark.parametrize("device", ["mi210", "mi250x", "rx7900xtx", "w7900", "strix-halo"])
 @pytest.mark.parametrize("mode", ["fp8_per_token_head", "fp8_per_tensor"])
-def test_row_10_emulated_fp8_says_so_and_names_int8(device, mode, tmp_path):
-    notes = [note for note in answer(device, mode, 128, tmp_path).notes if note.code == "emulated_fp8"]
+def test_row_10_emulated_fp8_says_so_and_names_int8(device, mode, home):
+    notes = [note for note in answer(device, mode, 128, home).notes if note.code == "emulated_fp8"]
 
     assert len(notes) == 1
     assert f"e4m3fn is emulated on {DEVICES[device].arch}" in notes[0].text
@@ -142,8 +148,8 @@ def test_row_10_emulated_fp8_says_so_and_names_int8(device, mode, tmp_path):
 
 
 @pytest.mark.parametrize("device", ["h200", "mi300x", "mi355x", "rx9070xt"])
-def test_row_10_a_card_with_the_unit_has_no_such_note(device, tmp_path):
-    notes = {note.code for note in answer(device, "fp8_per_token_head", 128, tmp_path).notes}
+def test_row_10_a_card_with_the_unit_has_no_such_note(device, home):
+    notes = {note.code for note in answer(device, "fp8_per_token_head", 128, home).notes}
 
     assert notes - {"never_run"} == set()  # which every card has that nobody has run kvreg on
 
