@@ -15,7 +15,7 @@ import torch
 from kvreg.core.errors import CallError, WrongCache, WrongDevice, WrongDtype, WrongShape, wrong
 from kvreg.core.scalars import real, whole
 from kvreg.runtime.cache import KVCache
-from kvreg.runtime.geometry import MOST_REACH, Kind
+from kvreg.runtime.geometry import MOST_REACH, Kind, Step
 from kvreg.runtime.overlaps import require_own_memory
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
@@ -257,11 +257,12 @@ def _plan_fits(plan: Any, kind: Kind, n_seqs: int) -> None:
     if made_for is not kind and made_for != kind:
         differs = [name for name in Kind.__slots__ if getattr(made_for, name) != getattr(kind, name)]
         name = differs[0]
+        mine, theirs = _short(getattr(kind, name), getattr(made_for, name))
         raise WrongCache(
             wrong(
                 "plan",
-                required=f"one for a cache with {name} {_short(getattr(kind, name))}",
-                found=f"one for {_short(getattr(made_for, name))}",
+                required=f"one for a cache with {name} {mine}",
+                found=f"one for {theirs}",
                 remedy="make a plan for each kind of cache",
             )
         )
@@ -276,5 +277,20 @@ def _plan_fits(plan: Any, kind: Kind, n_seqs: int) -> None:
         )
 
 
-def _short(value: Any) -> str:
-    return str(getattr(value, "variant", value))
+def _short(first: Any, second: Any) -> tuple[str, str]:
+    """Return two different values as text; steps of one variant with the parameters in which they differ."""
+    if not (isinstance(first, Step) and isinstance(second, Step)):
+        return str(first), str(second)
+    one, other = _parameters(first), _parameters(second)
+    names = [name for name in (*one, *other) if one.get(name) != other.get(name)]
+    names = list(dict.fromkeys(names)) if first.variant == second.variant else []
+
+    def text(step: Step, values: dict[str, int]) -> str:
+        return " ".join([step.variant, *(f"{name}={values.get(name)}" for name in names)])
+
+    return text(first, one), text(second, other)
+
+
+def _parameters(step: Step) -> dict[str, int]:
+    """Return a step's launch parameters by what they are called in a message."""
+    return {**step.config, **{f"default {name}": value for name, value in step.default_config.items()}}

@@ -28,6 +28,9 @@ DEVICES = {
     "cpu": Device(key="cpu", name="cpu", platform="cpu", arch="cpu", compute_units=None),
     "triton": Device(key="h200", name="NVIDIA H200", platform="cuda", arch="sm_90", compute_units=132),
 }
+INTERPRETED_ROWS = 64
+"""Rows of a write's program here: the interpreter takes as long for one row as for many, and
+tests/kernels/test_write.py shows that their number does not show in the bytes."""
 VARIANTS = {"cpu": kvreg_cpu.variants.variants(), "triton": kvreg_triton.variants.shared("cuda")}
 
 
@@ -77,6 +80,8 @@ def select(
     ops = {}
     for op, variant in winners.items():
         usual = dict(variant.default_config(device, request))
+        if backend == "triton" and op is Op.WRITE:
+            usual["rows"] = INTERPRETED_ROWS
         chosen = {**usual, **{name: value for name, value in config.items() if name in usual}}
         ops[op] = Chosen(
             variant=str(variant.id),

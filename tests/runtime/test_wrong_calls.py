@@ -65,7 +65,7 @@ def test_the_calls_that_the_table_varies_are_right_as_they_stand(call, calls):
         ({"kv_heads": 3}, "kv_heads 2 3"),
         ({"page": 32}, "page 16 32"),
         ({"dtype": "fp16"}, "dtype bf16 fp16"),
-        ({"scores": 1}, "decode torch-int4-decode@1"),
+        ({"scores": 1}, "decode torch-int4-decode@1 scores=4194304 scores=1"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
