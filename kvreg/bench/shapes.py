@@ -34,6 +34,8 @@ class Shape:
     kv_heads: int
     head_size: int
     page: int = 16
+    chunk: int = 0
+    """Query tokens of each sequence of a prefill, the last ones of its context; 0 stands for all."""
 
     @property
     def op(self) -> Op:
@@ -58,20 +60,21 @@ class Shape:
     @property
     def queries(self) -> tuple[int, ...]:
         """Query tokens of each sequence."""
-        if self.work == "prefill":
+        if self.work == "prefill" and not self.chunk:
             return self.contexts
-        most = DRAFTS if self.work == "verify" else 1
+        most = self.chunk if self.work == "prefill" else DRAFTS if self.work == "verify" else 1
         return tuple(min(most, context) for context in self.contexts)
 
     @property
     def size(self) -> str:
-        """Sequences and contexts in words: `32 x 8192`, `17 to 131072 x 64`, `8192 tokens`."""
+        """Sequences and contexts in words: `32 x 8192`, `64 of 17 to 131072`, `8192 tokens`, `last 7 of 1 x 64`."""
         if self.work == "write":
             return f"{self.tokens} tokens"
         least, most = min(self.contexts), max(self.contexts)
+        last = f"last {self.chunk} of " if self.chunk else ""
         if least == most:
-            return f"{len(self.contexts)} x {most}"
-        return f"{len(self.contexts)} of {least} to {most}"
+            return f"{last}{len(self.contexts)} x {most}"
+        return f"{last}{len(self.contexts)} of {least} to {most}"
 
     @property
     def heads(self) -> str:
@@ -134,6 +137,7 @@ WRITE = (
 )
 OTHERS = (
     Shape("llama8b prefill b4 4k", "prefill", (4096,) * 4, 32, 8, 128),
+    Shape("llama8b chunk 2k of 32k", "prefill", (32768,), 32, 8, 128, chunk=2048),
     Shape("llama8b verify b32 8k", "verify", (8192,) * 32, 32, 8, 128),
     Shape("llama8b ragged b64", "decode", RAGGED, 32, 8, 128),
     Shape("llama8b as many bytes, equal", "decode", _equal(RAGGED), 32, 8, 128),
@@ -146,6 +150,7 @@ HOST = (
     _decode("llama8b b4 1k", 4, 1024, 32, 8, 128),
     _write("write llama8b 32", 32, 8, 128),
     Shape("llama8b prefill b1 256", "prefill", (256,), 32, 8, 128),
+    Shape("llama8b chunk 64 of 512", "prefill", (512,), 32, 8, 128, chunk=64),
     Shape("llama8b verify b2 512", "verify", (512,) * 2, 32, 8, 128),
     Shape("llama8b ragged b8", "decode", spread(17, 2048, 8), 32, 8, 128),
 )
@@ -156,14 +161,24 @@ SMOKE = (
     Shape("smoke verify", "verify", (64, 3), 4, 2, 64),
     Shape("smoke prefill", "prefill", (48,), 4, 2, 64),
     Shape("smoke write", "write", (32,), 2, 2, 64),
+    Shape("smoke chunk", "prefill", (48,), 4, 2, 64, chunk=17),
 )
 """Shapes that try the path in a second on any machine; their times mean nothing."""
 
 
 def asked(
-    work: Work, *, batch: int, context: int, q_heads: int, kv_heads: int, head_size: int, page: int, ragged: str | None
+    work: Work,
+    *,
+    batch: int,
+    context: int,
+    q_heads: int,
+    kv_heads: int,
+    head_size: int,
+    page: int,
+    ragged: str | None,
+    chunk: int = 0,
 ) -> Shape:
-    """Return the shape of flags; a write takes `batch` x `context` as its tokens.
+    """Return the shape of flags; a write takes `batch` x `context` as its tokens, prefill alone a `chunk`.
 
     Raises UsageError for query heads that KV heads do not divide, or a `ragged` that is not LEAST:MOSTxBATCH.
     """
@@ -179,7 +194,7 @@ def asked(
     contexts = (context,) * batch if ragged is None else spread(*_ragged(ragged))
     if work == "write":
         contexts = (sum(contexts),)
-    shape = Shape("", work, contexts, q_heads, kv_heads, head_size, page)
+    shape = Shape("", work, contexts, q_heads, kv_heads, head_size, page, chunk if work == "prefill" else 0)
     return replace(shape, name=f"{work} {shape.size} d{head_size}")
 
 

@@ -26,6 +26,7 @@ WORKS = ("decode", "verify", "prefill", "write")
 PEER = "Folder of five kernel files of vLLM's wheel; docs/bench.md names them."
 ALL_VARIANTS = "Each variant that fits, whatever its evidence, and not only what select answers."
 RAGGED = "Contexts from LEAST to MOST in equal factors, such as 17:131072x64, instead of --batch and --context."
+CHUNK = "Query tokens of each sequence of a prefill, the last of its context.  [default: all]"
 PAYS = (
     "From which context on int4 (or --mode) decodes faster than bf16, for batches of 1 to 64 sequences; --batch and"
     " --context are then the most of each."
@@ -51,6 +52,7 @@ PLOT = "Draw how many times faster than bf16 each kernel is into this file."
 )
 @click.option("--page", type=click.IntRange(1), help="Token slots of a page.  [default: 16]")
 @click.option("--ragged", help=RAGGED)
+@click.option("--chunk", type=click.IntRange(1), help=CHUNK)
 @click.option("--shape", "only", multiple=True, help="Only shapes of the table whose name has these words.")
 @click.option("--all-variants", "every", is_flag=True, help=ALL_VARIANTS)
 @click.option("--peer", type=click.Path(file_okay=False, exists=True, path_type=Path), help=PEER)

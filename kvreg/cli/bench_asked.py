@@ -36,6 +36,7 @@ class Asked:
     head_sizes: Sequence[int] = ()
     page: int | None = None
     ragged: str | None = None
+    chunk: int | None = None
     only: Sequence[str] = ()
     every: bool = False
     peer: Path | None = None
@@ -54,7 +55,8 @@ class Asked:
     @property
     def names_a_shape(self) -> bool:
         """Whether flags say what is measured, instead of the table."""
-        return self.names_heads or any(each is not None for each in (self.batch, self.context, self.page, self.ragged))
+        sizes = (self.batch, self.context, self.page, self.ragged, self.chunk)
+        return self.names_heads or any(each is not None for each in sizes)
 
 
 def modes_of(asked: Asked) -> tuple[Mode, ...]:
@@ -102,6 +104,11 @@ def _require_together(asked: Asked) -> None:
         refuse_beside("--host", "calls of the table or of flags", pays=asked.pays, plot=asked.plot)
     if asked.ragged is not None:
         refuse_beside("--ragged", "its own sequences and contexts", batch=asked.batch, context=asked.context)
+    if asked.chunk is not None and asked.step is None and tuple(asked.works) != ("prefill",):
+        found = " ".join(f"--op {work}" for work in asked.works) or "none"
+        raise UsageError(
+            wrong("--chunk", required="--op prefill beside it", found=found, remedy="add it, or leave --chunk out")
+        )
 
 
 def refuse_beside(flag: str, required: str, **others: object) -> None:
@@ -145,6 +152,7 @@ def _shapes(asked: Asked, machine: Machine) -> Sequence[Shape]:
                 head_size=size,
                 page=asked.page or PAGE,
                 ragged=asked.ragged,
+                chunk=asked.chunk or 0,
             )
             for size in _head_sizes(asked)
             for work in works

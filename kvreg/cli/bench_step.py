@@ -37,6 +37,7 @@ def plan(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> tuple[StepSha
         kv_heads=asked.kv_heads,
         head_size=asked.head_sizes,
         ragged=asked.ragged,
+        chunk=asked.chunk,
         shape=asked.only,
         peer=asked.peer,
         pays=asked.pays,

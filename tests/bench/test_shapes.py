@@ -50,6 +50,15 @@ def test_drafts_are_no_longer_than_their_sequence() -> None:
     assert "multi_query_split" in shape.features
 
 
+def test_a_chunk_is_the_end_of_each_context_and_prefill_s_alone() -> None:
+    chunked = shapes.asked("prefill", **{**FLAGS, "batch": 2, "context": 100}, chunk=64)
+
+    assert chunked.queries == (64, 64)
+    assert chunked.size == "last 64 of 2 x 100"
+    assert shapes.asked("decode", **FLAGS, chunk=64) == shapes.asked("decode", **FLAGS)
+    assert shapes.Shape("x", "prefill", (64, 3), 4, 2, 64, chunk=17).queries == (17, 3)
+
+
 def test_a_shape_survives_the_way_to_a_worker() -> None:
     for shape in shapes.CARD:
         assert shapes.Shape.from_json(shape.to_json()) == shape

@@ -172,6 +172,9 @@ def test_a_plot_without_matplotlib_is_one_line_before_any_work(
         (("--ragged", "17:64x2", "--batch", "4"), "--ragged: required its own sequences and contexts, found --batch"),
         (("--ragged", "17:64x2", "--context", "4"), "found --context; leave one out"),
         (("--host", "--pays"), "found --pays"),
+        (("--chunk", "4"), "--chunk: required --op prefill beside it, found none"),
+        (("--chunk", "4", "--op", "prefill", "--op", "write"), "found --op prefill --op write; add it, or leave"),
+        (("--step", "phi3-mini", "--chunk", "4"), "found --chunk"),
         (
             ("--host", "--op", "prefill"),
             "--op: required one of decode, write without flags",
