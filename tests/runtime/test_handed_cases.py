@@ -182,7 +182,7 @@ def test_empty_sequences_give_zeros_and_change_no_other(backend, mode, allocate)
 @pytest.mark.parametrize("page", [16, 528, 544])
 def test_group_7_and_page_544(backend, mode, kv_heads, page, cache_for, attend_batch):
     batch = build(
-        "decode", head_size=128, group=7, kv_heads=kv_heads, page=page, contexts=(1, 17, 600), inputs=("normal",)
+        "decode", head_size=128, group=7, kv_heads=kv_heads, page=page, contexts=(1, 17, 1000), inputs=("normal",)
     )  # fmt: skip
     cache: KVCache = cache_for(backend, mode.value, batch)
     write(cache, batch.k, batch.v, batch.slots)
