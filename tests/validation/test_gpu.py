@@ -231,16 +231,20 @@ def test_the_tuner_s_stages_leave_winners_races_and_a_recorded_space_of_every_su
     assert [(each["head_size"], each["bucket"]) for each in found["entries"]] == [(64, "t64"), (128, "t64")]
 
 
+@pytest.mark.parametrize("device", [("--device", "cpu"), ("--device", "h200")], ids=["here", "not here"])
 @pytest.mark.parametrize(
-    "asked", [("--stages", "tune", "--workload", "nosuch"), ("--head-size", "60")], ids=["workload", "head size"]
+    "asked",
+    [("--stages", "tune", "--workload", "nosuch"), ("--head-size", "60"), ("--resume", "nowhere")],
+    ids=["workload", "head size", "resume"],
 )
-def test_a_call_that_cannot_be_done_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], asked: tuple[str, ...]
-) -> None:
+def test_a_call_that_can_be_done_nowhere_says_so_on_every_machine_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    asked: tuple[str, ...], device: tuple[str, str],
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OUT", raising=False)
 
-    assert main(["--device", "cpu", *asked]) == 2
+    assert main([*device, *asked]) == 2
 
     assert asked[-1] in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

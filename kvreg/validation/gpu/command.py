@@ -18,7 +18,7 @@ from kvreg.core.errors import DeviceUnavailable, KvregError
 from kvreg.validation import archive
 from kvreg.validation import machine as machines
 from kvreg.validation.gpu.options import Options, default_work, parse, require_writable
-from kvreg.validation.gpu.rig import Rig, require_work
+from kvreg.validation.gpu.rig import Rig, require_possible, require_work
 from kvreg.validation.gpu.session import CUT_OFF, EXIT, FAILED, LOST, OK, SKIPPED, Session
 from kvreg.validation.gpu.stages import STAGES
 from kvreg.validation.journal import Journal
@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; every deliberate error is one line and its exit code."""
     try:
         options, work, target, resume = parse(sys.argv[1:] if arguments is None else arguments)
+        require_possible(options)
         default = environment.read().device
         machine = machines.machine_for(options.device, interpreter=options.interpreter, default=default)
         require_work(options, machine)

@@ -86,6 +86,10 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path | None, Path, Path | 
     if asked.peer is not None and not asked.peer.is_dir():
         message = wrong("--peer", required="a folder", found=str(asked.peer), remedy="name that of vLLM's kernels")
         raise UsageError(message)
+    if asked.resume is not None and not asked.resume.exists():
+        required = f"{archive.NAME} of an earlier run, or its folder"
+        remedy = "name the folder that an earlier run has left"
+        raise UsageError(wrong("--resume", required=required, found=f"no {asked.resume}", remedy=remedy))
     options = Options(
         device=asked.device,
         interpreter=asked.interpreter,

@@ -13,7 +13,7 @@ import kvreg
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
-from kvreg.core.variants import Variant
+from kvreg.core.variants import Constraints, Variant
 from kvreg.validation.cells import HEAD_SIZES, PROFILES, Cell, many_seeds_only, work_list
 from kvreg.validation.gpu import tunable
 from kvreg.validation.gpu.session import Session
@@ -39,6 +39,15 @@ def in_checkout(folder: Path) -> Path:
     return folder.relative_to(root) if folder.is_relative_to(root) else Path(folder.name)
 
 
+def require_possible(options: Options) -> None:
+    """Raise UsageError for a head size and for a workload that are wrong on every machine."""
+    any_variant = Constraints()
+    for size in options.head_sizes:
+        if not any_variant.head_min <= size <= any_variant.head_max or size % any_variant.head_step:
+            raise _wrong_head_size(size)
+    tunable.shapes(options)
+
+
 def require_work(options: Options, machine: Machine) -> None:
     """Raise UsageError for a head size without a cell and for a workload or variant that cannot be tuned.
 
@@ -48,15 +57,20 @@ def require_work(options: Options, machine: Machine) -> None:
     grid = _grid(options, variants) if options.head_sizes else ()
     for size in options.head_sizes:
         if not any(cell.head_size == size for cell in grid):
-            raise UsageError(
-                wrong(
-                    "--head-size",
-                    required="one that a variant serves: 32 to 512 in steps of 8",
-                    found=size,
-                    remedy=f"take one of {', '.join(map(str, HEAD_SIZES))}",
-                )
-            )
+            raise _wrong_head_size(size)
     tunable.require_known(options, variants)
+
+
+def _wrong_head_size(size: int) -> UsageError:
+    of = Constraints()
+    return UsageError(
+        wrong(
+            "--head-size",
+            required=f"one that a variant serves: {of.head_min} to {of.head_max} in steps of {of.head_step}",
+            found=size,
+            remedy=f"take one of {', '.join(map(str, HEAD_SIZES))}",
+        )
+    )
 
 
 def _heads(options: Options) -> tuple[int, ...]:
