@@ -95,18 +95,11 @@ def files(on: Device, spaces: Sequence[Space], home: Path, target: str) -> Calla
     name = f"{folder_name(on.key)}.yaml"
     if target == "overlay":
         return lambda space: home / "tuned" / name
-    folders = {space.subject: space.tuned_dir for space in spaces}
-    for folder in folders.values():
-        if folder is None or not any((parent / "pyproject.toml").is_file() for parent in folder.parents):
-            raise UsageError(
-                wrong(
-                    "--write repo",
-                    required="kvreg running from its checkout",
-                    found=f"an installed package at {folder.parent if folder else 'no folder'}",
-                    remedy="run it from a checkout, or take --write overlay",
-                )
-            )
-    return lambda space: (space.tuned_dir or home) / name
+    from kvreg.validation.machine import in_checkout
+
+    for space in spaces:
+        in_checkout(space.tuned_dir)
+    return lambda space: in_checkout(space.tuned_dir) / name
 
 
 def require_here(on: Device) -> None:

@@ -183,15 +183,22 @@ def evidence_folder(machine: Machine, variant: Variant, home: Path, target: str)
     return home / "evidence" if target == "overlay" else in_checkout(machine.owner(variant).evidence_dir)
 
 
-def in_checkout(folder: Path) -> Path:
-    """Return a platform's evidence folder where it belongs to a checkout; raises UsageError where it does not."""
-    if not any((parent / "pyproject.toml").is_file() for parent in folder.parents):
-        raise UsageError(
-            wrong(
-                "--write repo",
-                required="kvreg running from its checkout",
-                found=f"an installed package at {folder.parent}",
-                remedy="run it from a checkout, or take --write overlay",
-            )
+def in_checkout(folder: Path | None) -> Path:
+    """Return a folder of a platform where it belongs to a checkout; raises UsageError where it does not.
+
+    A package in an environment that lies in a checkout, as .venv often does, is a copy: what is written beside it
+    would never be committed.
+    """
+    for parent in folder.parents if folder else ():
+        if (parent / "pyvenv.cfg").is_file() or parent.name in ("site-packages", "dist-packages"):
+            break
+        if folder and (parent / "pyproject.toml").is_file():
+            return folder
+    raise UsageError(
+        wrong(
+            "--write repo",
+            required="kvreg running from its checkout",
+            found=f"an installed package at {folder.parent if folder else 'no folder'}",
+            remedy="pip install -e '.[kernels]' in the checkout, or take --write overlay",
         )
-    return folder
+    )

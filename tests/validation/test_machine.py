@@ -1,9 +1,10 @@
-"""Which cards of a host a run's workers see: each one of those alike, or the one that was found."""
+"""Which cards of a host a run's workers see, and which folders belong to a checkout."""
 
 import pytest
 
 from kvreg.core import registry, resolve
-from kvreg.validation.machine import Machine, cards, machine_for
+from kvreg.core.errors import UsageError
+from kvreg.validation.machine import Machine, cards, in_checkout, machine_for
 from kvreg.validation.work import probe
 
 
@@ -50,3 +51,22 @@ def test_a_list_of_visible_cards_that_does_not_fit_their_number_is_not_guessed_a
 
 def test_a_host_without_a_card_counts_one_place():
     assert cards(machine_for("cpu"), probe("cpu")) == ({},)
+
+
+def test_a_platform_of_a_checkout_is_written_to(tmp_path):
+    (tmp_path / "pyproject.toml").touch()
+
+    assert in_checkout(tmp_path / "backends/mine/evidence") == tmp_path / "backends/mine/evidence"
+
+
+@pytest.mark.parametrize("inside", ["env/lib/mine/evidence", "lib/site-packages/mine/evidence"])
+def test_a_copy_that_is_installed_inside_of_a_checkout_is_not(tmp_path, inside):
+    """As `python -m venv .venv` and `pip install .` make it."""
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/pyvenv.cfg").touch()
+
+    with pytest.raises(UsageError) as caught:
+        in_checkout(tmp_path / inside)
+
+    assert f"found an installed package at {(tmp_path / inside).parent}; pip install -e" in str(caught.value)
