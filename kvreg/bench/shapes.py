@@ -180,7 +180,8 @@ def asked(
 ) -> Shape:
     """Return the shape of flags; a write takes `batch` x `context` as its tokens, prefill alone a `chunk`.
 
-    Raises UsageError for query heads that KV heads do not divide, or a `ragged` that is not LEAST:MOSTxBATCH.
+    Raises UsageError for query heads that KV heads do not divide, a `ragged` that is not LEAST:MOSTxBATCH, or a chunk
+    that no context holds.
     """
     if q_heads % kv_heads:
         raise UsageError(
@@ -192,6 +193,15 @@ def asked(
             )
         )
     contexts = (context,) * batch if ragged is None else spread(*_ragged(ragged))
+    if chunk > max(contexts):
+        raise UsageError(
+            wrong(
+                "--chunk",
+                required=f"at most {max(contexts)} tokens, the longest context",
+                found=str(chunk),
+                remedy="name fewer, or a larger --context",
+            )
+        )
     if work == "write":
         contexts = (sum(contexts),)
     shape = Shape("", work, contexts, q_heads, kv_heads, head_size, page, chunk if work == "prefill" else 0)
@@ -202,12 +212,12 @@ def _ragged(text: str) -> tuple[int, int, int]:
     match = _RAGGED.fullmatch(text.strip())
     if match is not None:
         least, most, batch = (int(match[name]) for name in ("least", "most", "batch"))
-        if least <= most <= LARGEST and batch <= MOST_AT_ONCE:
+        if least <= most <= LARGEST and batch <= MOST_AT_ONCE and (batch > 1 or least == most):
             return least, most, batch
     raise UsageError(
         wrong(
             "--ragged",
-            required=f"LEAST:MOSTxBATCH, the least context first, of at most {MOST_AT_ONCE} sequences",
+            required=f"LEAST:MOSTxBATCH, the least context first, of 2 to {MOST_AT_ONCE} sequences",
             found=repr(text),
             remedy="write 17:131072x64",
         )

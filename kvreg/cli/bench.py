@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvreg.cli import bench_asked, bench_end, extras, progress
+from kvreg.cli import bench_asked, bench_end, extras, plots, progress
 from kvreg.cli.bench_asked import Asked
 from kvreg.cli.once import Command
 from kvreg.cli.output_file import OutputFile
-from kvreg.core import environment
+from kvreg.core import environment, notices
 from kvreg.core.buckets import MOST_AT_ONCE
-from kvreg.core.errors import Refused
+from kvreg.core.errors import UsageError
 
 if TYPE_CHECKING:
     from kvreg.bench.driver import Driver
+    from kvreg.bench.results import Results
     from kvreg.bench.subjects import Planned
     from kvreg.core.modes import Mode
     from kvreg.validation.machine import Machine
@@ -26,7 +27,7 @@ WORKS = ("decode", "verify", "prefill", "write")
 PEER = "Folder of five kernel files of vLLM's wheel; docs/bench.md names them."
 ALL_VARIANTS = "Each variant that fits, whatever its evidence, and not only what select answers."
 RAGGED = "Contexts from LEAST to MOST in equal factors, such as 17:131072x64, instead of --batch and --context."
-CHUNK = "Query tokens of each sequence of a prefill, the last of its context.  [default: all]"
+CHUNK = "With --op prefill alone: query tokens of each sequence, the last of its context.  [default: all]"
 PAYS = (
     "From which context on int4 (or --mode) decodes faster than bf16, for batches of 1 to 64 sequences; --batch and"
     " --context are then the most of each."
@@ -78,9 +79,7 @@ def _bench(asked: Asked) -> int:
     settings = environment.read()
     modes = bench_asked.modes_of(asked)
     if asked.plot is not None:
-        from kvreg.cli import bench_plot
-
-        bench_plot.require()
+        plots.require(asked.plot)
     with extras.kernels("bench"):
         from kvreg.validation import machine as machines
 
@@ -96,16 +95,31 @@ def _bench(asked: Asked) -> int:
         probed = machines.probe(machine)
         found = _driver(asked, machine, view).run(planned, modes)
     versions = machines.versions(machine, probed)
+    code = max(bench_end.exit_code(list(found.rows()), modes), _plot(asked, found))
     if asked.pays:
         from kvreg.bench import pays
 
         bench_view.show_pays(found, pays.answers(found.shapes, modes), machine, versions, asked.as_json)
     else:
         bench_view.show(found, machine, versions, asked.as_json)
-    code = bench_end.exit_code(list(found.rows()), modes)
-    if asked.plot is not None and code != Refused.exit_code:
-        (bench_plot.draw_pays if asked.pays else bench_plot.draw)(found, asked.plot)
     return code
+
+
+def _plot(asked: Asked, found: Results) -> int:
+    """Draw what was measured, if that was asked for; returns the exit code.
+
+    A figure that cannot be drawn is a warning: the answer that was measured stands beside it.
+    """
+    if asked.plot is None or not any(row.is_timed for row in found.rows()):
+        return 0
+    from kvreg.cli import bench_plot
+
+    try:
+        (bench_plot.draw_pays if asked.pays else bench_plot.draw)(found, asked.plot)
+    except UsageError as error:
+        notices.warn(error.message)
+        return UsageError.exit_code
+    return 0
 
 
 def _step(asked: Asked, machine: Machine, modes: Sequence[Mode]) -> int:

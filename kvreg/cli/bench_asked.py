@@ -104,11 +104,10 @@ def _require_together(asked: Asked) -> None:
         refuse_beside("--host", "calls of the table or of flags", pays=asked.pays, plot=asked.plot)
     if asked.ragged is not None:
         refuse_beside("--ragged", "its own sequences and contexts", batch=asked.batch, context=asked.context)
-    if asked.chunk is not None and asked.step is None and tuple(asked.works) != ("prefill",):
+    if asked.chunk is not None and asked.step is None and set(asked.works) != {"prefill"}:
         found = " ".join(f"--op {work}" for work in asked.works) or "none"
-        raise UsageError(
-            wrong("--chunk", required="--op prefill beside it", found=found, remedy="add it, or leave --chunk out")
-        )
+        remedy = "take that, or leave one out"
+        raise UsageError(wrong("--chunk", required="--op prefill alone beside it", found=found, remedy=remedy))
 
 
 def refuse_beside(flag: str, required: str, **others: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvreg.cli import plots
 from kvreg.core.errors import UsageError, wrong
 
 if TYPE_CHECKING:
@@ -15,27 +16,16 @@ BAR = 0.22
 """Inches of a bar."""
 
 
-def require() -> Any:
-    """Return matplotlib's Figure; raises UsageError where it is not installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise UsageError(
-            wrong("--plot", required="matplotlib", found="none", remedy="pip install 'kvreg[bench]'")
-        ) from None
-    return Figure
-
-
 def draw(found: Results, path: Path) -> None:
     """Draw the ratios into a file; raises UsageError without a time, or for a file that cannot be written."""
     drawn = _timed(found)
     heights = [sum(row.is_timed for row in each.rows) + 2 for each in drawn]
-    figure = require()(figsize=(9, BAR * sum(heights)), layout="constrained")
+    figure = plots.require(path)(figsize=(9, BAR * sum(heights)), layout="constrained")
     panels = figure.subplots(len(drawn), squeeze=False, sharex=True, height_ratios=heights)[:, 0]
     for axes, each in zip(panels, drawn, strict=True):
         _panel(axes, each)
     panels[-1].set_xlabel(RATIO)
-    _save(figure, path)
+    plots.save(figure, path)
 
 
 def draw_pays(found: Results, path: Path) -> None:
@@ -48,7 +38,7 @@ def draw_pays(found: Results, path: Path) -> None:
             if row.maker == "kvreg" and row.mode != "none" and ratio is not None:
                 name = f"{row.kernel}, batch {len(each.shape.contexts)}"
                 lines.setdefault(name, []).append((each.shape.contexts[0], ratio))
-    figure = require()(figsize=(9, 4 * len(series)), layout="constrained")
+    figure = plots.require(path)(figsize=(9, 4 * len(series)), layout="constrained")
     for axes, (heads, lines) in zip(figure.subplots(len(series), squeeze=False)[:, 0], series.items(), strict=True):
         for name, points in lines.items():
             axes.plot(*zip(*sorted(points), strict=True), marker=".", label=name)
@@ -58,7 +48,7 @@ def draw_pays(found: Results, path: Path) -> None:
         axes.set_xticks(contexts, [str(context) for context in contexts])
         axes.set(title=heads, xlabel="context", ylabel=RATIO)
         axes.legend(fontsize="x-small")
-    _save(figure, path)
+    plots.save(figure, path)
 
 
 def _timed(found: Results) -> list[Compared]:
@@ -66,15 +56,6 @@ def _timed(found: Results) -> list[Compared]:
     if not drawn:
         raise UsageError(wrong("--plot", required="a row with a time", found="none", remedy="measure another shape"))
     return drawn
-
-
-def _save(figure: Any, path: Path) -> None:
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            wrong(f"--plot {path}", required="a file to write to", found=str(error), remedy="name a .png or .svg")
-        ) from None
 
 
 def _panel(axes: Any, of: Compared) -> None:

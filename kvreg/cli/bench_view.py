@@ -108,7 +108,10 @@ def title(of: Compared) -> str:
     best = of.best
     beside = f"; fastest bf16 {best.us:.1f} us" if best is not None and best.us else ""
     mark = MARK if of.is_marked else ""
-    return f"{of.shape.name}: {of.shape.work} {of.shape.size}, {of.shape.heads}{beside}{mark}"
+    name = of.shape.name
+    if of.shape.size not in name:  # that of flags says it itself
+        name += f": {of.shape.work} {of.shape.size}"
+    return f"{name}, {of.shape.heads}{beside}{mark}"
 
 
 def refusals(found: Results) -> Iterable[str]:

@@ -9,6 +9,17 @@ from kvreg.core.errors import DeviceUnavailable, wrong
 
 
 @contextmanager
+def pytest(subject: str) -> Iterator[None]:
+    """Stands around the imports of kvreg's pytest plug-in."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise DeviceUnavailable(
+            wrong(subject, required="pytest", found=f"no module {error.name}", remedy="pip install pytest")
+        ) from error
+
+
+@contextmanager
 def kernels(subject: str, required: str = "torch and Triton") -> Iterator[None]:
     """Stands around the imports that need the kernels' packages; judge words first, which need none of them."""
     try:

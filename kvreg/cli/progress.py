@@ -32,7 +32,7 @@ class Lines:
         self._name, self._total, self._done, self._shown, self._failed = name, total, done, done, 0
         self._began = time.monotonic()
         known = f", {done} known from the journal" if done else ""
-        self._say(f"{name}: {total} parts{known}")
+        self._say(f"{name}: {total} part{'' if total == 1 else 's'}{known}")
 
     def advance(self, subject: str, line: Mapping[str, Any]) -> None:
         """Count a part; show it when it failed."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvreg.cli import render
+from kvreg.cli import plots, render
 from kvreg.cli.tune_view import changed, outcomes
 from kvreg.core.errors import UsageError, wrong
 
@@ -115,16 +115,11 @@ def _document(row: Row) -> dict[str, Any]:
 
 def draw(found: Sequence[Row], path: Path) -> None:
     """Draw the time of each trial and the best so far; raises UsageError without matplotlib or a place to write to."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise UsageError(
-            wrong("--plot", required="matplotlib", found="none", remedy="pip install 'kvreg[bench]'")
-        ) from None
+    make = plots.require(path)
     timed = [row for row in found if row.best is not None]
     if not timed:
         raise UsageError(wrong("--plot", required="a trial with a time", found="none", remedy="run `kvreg tune`"))
-    figure = Figure(figsize=(8, 3 * len(timed)), layout="constrained")
+    figure = make(figsize=(8, 3 * len(timed)), layout="constrained")
     for axes, row in zip(figure.subplots(len(timed), squeeze=False)[:, 0], timed, strict=True):
         times = [(place, each.us) for place, each in enumerate(row.tried) if each.us is not None]
         places, values = zip(*times, strict=True)
@@ -134,9 +129,4 @@ def draw(found: Sequence[Row], path: Path) -> None:
         axes.axhline(values[0], linestyle=":", color="gray", label="default")
         axes.set(title=f"{row.subject} {row.bucket}", xlabel="trial", ylabel="us", yscale="log")
         axes.legend()
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            wrong(f"--plot {path}", required="a file to write to", found=str(error), remedy="name a .png or .svg")
-        ) from None
+    plots.save(figure, path)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvreg.cli import render
+from kvreg.cli import extras, render
 from kvreg.cli.finite import Finite
 from kvreg.cli.once import Command
 from kvreg.core import installed, notices
@@ -80,8 +80,10 @@ def unskip(
     from kvreg.core.expectations.files import survey
     from kvreg.core.expectations.known import Known
     from kvreg.core.expectations.own import required
-    from kvreg.pytest import place
-    from kvreg.pytest.unskipping import Trial, cases
+
+    with extras.pytest("deselections unskip"):
+        from kvreg.pytest import place
+        from kvreg.pytest.unskipping import Trial, cases
 
     found = survey(listed or required())
     here = place.here(platform, device)

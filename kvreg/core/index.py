@@ -85,8 +85,8 @@ class Index:
         self._cache = shards.Cache(home / "cache" / "index" if home is not None else None)
         self._shipped = shipped
         self._exceptions = exceptions
-        self._looked_at: set[str] = set()
-        """Kinds of the overlay whose folder was tried; one that cannot be listed is a warning, once."""
+        self._looked_at: dict[str, bool] = {}
+        """Kinds of the overlay whose folder was tried, and whether it can be listed: if not, a warning, once."""
 
     @classmethod
     def open(cls, home: Path | None = None) -> Index:
@@ -175,9 +175,9 @@ class Index:
             payload = self._shipped_part("tuned", f"{backend.name}/{path.stem}", part)
             if payload is not None:
                 return payload
-        if path.is_file():
+        if os.path.isfile(path):  # a Path raises where its folder may not be entered
             return self._cache.part("tuned", path.stem, part, [path], lambda: _builders().tuned(path))
-        if part == FAULTS and path.exists():  # a folder or a pipe serves nobody and is no source of a shard
+        if part == FAULTS and os.path.exists(path):  # a folder or a pipe serves nobody and is no source of a shard
             return _builders().tuned(path)[FAULTS]
         return None
 
@@ -236,9 +236,11 @@ class Index:
         if self.home is None:
             return None
         if kind not in self._looked_at:
-            self._looked_at.add(kind)
-            _warn_unreadable(self.home / kind)
-        return self.home / kind
+            why = unreadable(self.home / kind)
+            if why is not None:
+                notices.warn(why)
+            self._looked_at[kind] = why is None
+        return self.home / kind if self._looked_at[kind] else None
 
     def _package(self, name: str) -> list[str]:
         if name not in self._packages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,13 +10,15 @@ from kvreg.core.errors import wrong
 
 
 def unreadable(folder: Path) -> str | None:
-    """Return the line about a folder that is there and cannot be listed; None where it can be, or is not there.
+    """Return the line about a folder that is there and cannot be listed or entered; None for any other.
 
     What lies below such a folder is not there for whoever may not look: the folder alone is named.
     """
     try:
         with os.scandir(folder):
-            return None
+            if os.access(folder, os.X_OK):
+                return None
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))  # its files have names and no more
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -146,6 +146,17 @@ def test_a_step_holds_the_layers_and_tokens_that_flags_name_and_wants_a_mode_tha
         bench_step.plan(of, machine, bench_asked.modes_of(of))
 
 
+def test_a_plot_of_a_kind_that_nobody_draws_is_one_line_before_any_work(
+    here: Callable[..., object], tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+
+    done = here("bench", "--device", "cpu", "--plot", str(tmp_path / "a.foo"), "--json")
+
+    assert done.code == 2
+    assert "found .foo; name a .png or .svg" in done.document["error"]["message"]
+
+
 def test_a_plot_without_matplotlib_is_one_line_before_any_work(
     here: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,8 +183,10 @@ def test_a_plot_without_matplotlib_is_one_line_before_any_work(
         (("--ragged", "17:64x2", "--batch", "4"), "--ragged: required its own sequences and contexts, found --batch"),
         (("--ragged", "17:64x2", "--context", "4"), "found --context; leave one out"),
         (("--host", "--pays"), "found --pays"),
-        (("--chunk", "4"), "--chunk: required --op prefill beside it, found none"),
-        (("--chunk", "4", "--op", "prefill", "--op", "write"), "found --op prefill --op write; add it, or leave"),
+        (("--chunk", "4"), "--chunk: required --op prefill alone beside it, found none"),
+        (("--chunk", "4", "--op", "prefill", "--op", "write"), "found --op prefill --op write; take that, or"),
+        (("--chunk", "65", "--op", "prefill", "--op", "prefill", "--context", "64"), "at most 64 tokens, the longest"),
+        (("--ragged", "17:64x1"), "of 2 to"),
         (("--step", "phi3-mini", "--chunk", "4"), "found --chunk"),
         (
             ("--host", "--op", "prefill"),

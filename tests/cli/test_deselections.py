@@ -365,3 +365,13 @@ def test_show_of_an_unknown_entry_offers_the_nearest(ask, listed):
 
     assert code == 2
     assert "did you mean tests/a.py::test_y" in err
+
+
+def test_without_pytest_unskip_names_it_in_one_line(kvreg):
+    hidden = "import sys; sys.modules.update({'pytest': None, 'kvreg.pytest': None})"
+
+    answer = kvreg("deselections", "unskip", before=hidden)
+
+    assert (answer.code, answer.out) == (6, "")
+    assert answer.err.startswith("kvreg: deselections unskip: required pytest, found no module")
+    assert answer.err.endswith("pip install pytest\n")
