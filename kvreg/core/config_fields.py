@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from kvreg.core.errors import BadFile, wrong
@@ -170,8 +171,8 @@ def read(folder: Path) -> Fields:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        found = f"{type(error).__name__}: {error}"[:80]
-        raise BadFile(wrong(f"{path}", required="a JSON object", found=found, remedy=_AGAIN)) from error
+        found = shorten(f"{type(error).__name__}: {error}", 120, placeholder=" ...")
+        raise BadFile(wrong(f"{path}", required="a JSON object", found=found, remedy="correct the file")) from error
     if not isinstance(content, dict):
         raise BadFile(wrong(f"{path}", required="a JSON object", found=shortened(content), remedy=_AGAIN))
     return Fields(content, path)
