@@ -21,6 +21,7 @@ from kvreg.core import environment, notices, registry, shards
 from kvreg.core.backends import Backend
 from kvreg.core.devices import Device
 from kvreg.core.evidence import Evidence, Refusal, Timing
+from kvreg.core.evidence_folders import evidence_files, names_in, traces_among
 from kvreg.core.expectations import own
 from kvreg.core.overlay import unreadable
 from kvreg.core.requests import Op
@@ -124,16 +125,16 @@ class Index:
 
     def evidence_folders(self, backend: Backend) -> tuple[str, ...]:
         """Return the names of the device folders that hold evidence, shipped or in the overlay, sorted."""
-        names = set(_folders(self._overlay("evidence")))
+        names = set(names_in(self._overlay("evidence")))
         if self._ships(backend):
             names.update(self._manifest["evidence"].get(backend.name, {}))
         else:
-            names.update(_folders(backend.evidence_dir))
+            names.update(names_in(backend.evidence_dir))
         return tuple(sorted(names))
 
     def modes_of(self, backend: Backend, folder: str) -> tuple[str, ...]:
         """Return the modes that a device folder has evidence for, sorted."""
-        names = {name for root in self._evidence_roots(backend) for name in _folders(root / folder)}
+        names = {name for root in self._evidence_roots(backend) for name in names_in(root / folder)}
         return tuple(sorted(names))
 
     def evidence(self, backend: Backend, folder: str, mode: str, head_size: int) -> tuple[Recorded, ...]:
@@ -290,41 +291,6 @@ def _recorded(record: Mapping[str, Any], root: Path, overlay: bool) -> Recorded:
         "refusals": tuple(Refusal(**each) for each in record["refusals"]),
     }
     return Recorded(Evidence(**fields), record["ended"], root / record["file"], overlay)
-
-
-def _folders(path: Path | None) -> list[str]:
-    if path is None:
-        return []
-    try:
-        with os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
-    except OSError:
-        _warn_unreadable(path)
-        return []
-
-
-def _warn_unreadable(folder: Path) -> None:
-    if (problem := unreadable(folder)) is not None:
-        notices.warn(problem)
-
-
-def evidence_files(path: Path) -> list[str]:
-    """Return the paths of the traces and logs of one device's and mode's folder, sorted; empty when there is none."""
-    try:
-        names = os.listdir(path)
-    except OSError:
-        _warn_unreadable(path)
-        return []
-    return [
-        os.path.join(path, name)
-        for name in sorted(names)
-        if not name.startswith(".") and name.endswith((".yaml", ".jsonl.gz"))
-    ]
-
-
-def traces_among(paths: Sequence[str]) -> list[Path]:
-    """Return the traces among `evidence_files`, without their logs."""
-    return [Path(path) for path in paths if path.endswith(".yaml")]
 
 
 def _builders() -> Any:

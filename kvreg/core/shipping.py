@@ -17,8 +17,9 @@ from typing import Any
 from kvreg.core import builders, shards
 from kvreg.core.backends import Backend
 from kvreg.core.errors import BadFile
+from kvreg.core.evidence_folders import evidence_files, traces_among
 from kvreg.core.expectations import own
-from kvreg.core.index import MANIFEST, evidence_files, traces_among
+from kvreg.core.index import MANIFEST
 
 
 def ship(backends: Sequence[Backend], place: Path, exceptions: Path | None = None) -> None:
