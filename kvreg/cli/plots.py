@@ -19,9 +19,7 @@ def require(path: Path) -> Any:
     kinds = sorted(Figure().canvas.get_supported_filetypes())
     if path.suffix and path.suffix.lower().removeprefix(".") not in kinds:
         required = f"one of .{', .'.join(kinds)}"
-        raise UsageError(
-            wrong(f"--plot {path}", required=required, found=path.suffix, remedy="name a .png or .svg")
-        ) from None
+        raise UsageError(wrong(f"--plot {path}", required=required, found=path.suffix, remedy="name a .png or .svg"))
     return Figure
 
 
