@@ -115,8 +115,9 @@ def cuts():
 @pytest.mark.parametrize(("mode", "layout", "splits", "chunk"), [*cuts()])
 def test_every_cut_of_the_context_is_right(mode, splits, chunk, layout, attention):
     batch = batch_of(
-        mode, "decode", head_size=96, contexts=(1, 17, 64, 300), inputs=("normal",), layout=LayoutId.parse(layout)
-    )
+        mode, "decode", head_size=96, kv_heads=1, contexts=(1, 17, 64, 300), inputs=("normal",),
+        layout=LayoutId.parse(layout),
+    )  # fmt: skip
     judged(mode, Op.DECODE, batch, attention, splits=splits, chunk=chunk, repeats=1)
 
 
