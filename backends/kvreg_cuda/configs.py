@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from kvreg.core.devices import Device
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
-from kvreg_triton.configs import padded
+from kvreg_triton.configs import padded, prefill_blocks
 
 _DECODE: tuple[Mapping[str, int], ...] = (
     {},
@@ -38,16 +38,24 @@ def candidates(mode: Mode, op: Op, device: Device, request: Request) -> Sequence
     """Return what differs from the shared parameters, in the order in which it is tried."""
     int4 = mode is Mode.INT4_PER_TOKEN_HEAD
     if op is Op.PREFILL:
-        return _PREFILL if mode is Mode.NONE or padded(request.head_size) > 128 else (_unpacking(int4), *_PREFILL)
+        first = _unpacking(mode, request.head_size)
+        return (first, *_PREFILL) if first else _PREFILL
     if op is Op.WRITE:
         return (_rotating_write(request.head_size), {}) if int4 else ({},)
     return _DECODE if int4 else (_streaming(mode, request.head_size), *_DECODE)
 
 
-def _unpacking(int4: bool) -> Mapping[str, int]:
+def paged_prefill(mode: Mode, head_size: int, group: int) -> Mapping[str, int]:
+    """Return the launch parameters of the portable prefill where those of kvreg_cuda.prefill leave sequences to it."""
+    return {**prefill_blocks(mode, head_size, group), **_unpacking(mode, head_size)}
+
+
+def _unpacking(mode: Mode, head_size: int) -> Mapping[str, int]:
     """Tiles of 64: of 4 x 4096 tokens at 128 int8 takes 2704 us instead of 3911, fp8_per_tensor 2320 instead of 3177
     and int4, whose second stage costs more than it hides, 3869 instead of 4161."""
-    return {"tile": 64, "num_stages": 1 if int4 else 2}
+    if mode is Mode.NONE or padded(head_size) > 128:
+        return {}
+    return {"tile": 64, "num_stages": 1 if mode is Mode.INT4_PER_TOKEN_HEAD else 2}
 
 
 def _rotating_write(head_size: int) -> Mapping[str, int]:

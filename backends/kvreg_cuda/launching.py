@@ -111,7 +111,7 @@ class InShares(Decode):
         if plan.shares and shareable(call):
             self._share(call, config)
             return
-        self.launch(call, config)
+        self.launch(call, config, ())
         if plan.splits > 1:
             at_once = 64 if plan.chunk == 0 and plan.splits > FEW_SPLITS else 16
             # Of parts of one length most are empty; of even splits and of shares none is that has a row.
@@ -120,7 +120,7 @@ class InShares(Decode):
     def _share(self, call: AttendCall, config: Mapping[str, int]) -> None:
         rows, n_seqs, programs = call.q.shape[0], call.cu_q.shape[0] - 1, call.split.shares
         many = {"MANY": max(16, triton.next_power_of_2(n_seqs))}
-        Decode(Programs(self.attend_share, programs), None).launch(call, {**config, **many})
+        Decode(Programs(self.attend_share, programs), None).launch(call, {**config, **many}, ())
         lengths = (call.cu_q, call.seq_lens, rows, n_seqs, programs)
         self._join(self.join_shares, call, lengths, 16, {"SPARSE": False, "TILE": config["tile"], **many})
 

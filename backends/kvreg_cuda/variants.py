@@ -20,7 +20,11 @@ LEAST_WRITE_VALUES = 512
 PAIRED_ROWS = 16
 """Query rows of a matrix instruction; wider groups would spill their accumulators and take the portable kernel."""
 
+LAID_OUT_GROUP = 64
+"""Widest group of prefill over laid out rows: the rows of a block, which hold a whole group."""
+
 _EIGHT_BIT = {Mode.FP8_PER_TENSOR: "fp8t", Mode.INT8_PER_TOKEN_HEAD: "int8", Mode.FP8_PER_TOKEN_HEAD: "fp8h"}
+_ALL = {Mode.NONE: "none", **_EIGHT_BIT, Mode.INT4_PER_TOKEN_HEAD: "int4"}
 
 
 def _config(device: Device, request: Request) -> Mapping[str, int]:
@@ -59,6 +63,26 @@ def _paired_config(device: Device, request: Request) -> Mapping[str, int]:
     return config | {"tile": 32, "num_warps": 4, "programs_per_unit": 1}
 
 
+def _prefill_config(mode: Mode) -> Callable[[Device, Request], Mapping[str, int]]:
+    def choose(device: Device, request: Request) -> Mapping[str, int]:
+        """The best of a grid on an H200 (docs/performance.md): two blocks of four warps on a unit, by turns.
+
+        The more it takes to unpack a row, the sooner it pays to do it once: of 8 sequences of 8192 tokens int4 gains
+        from two blocks of query rows on, 8 bits from four, and 16 bits, which only become adjacent, from 16.
+        """
+        width = padded(request.head_size)
+        rows = max(128 if width <= 64 else 64 if width <= 256 else 16, padded(request.group))
+        return {
+            "rows": rows,
+            "tile": 64 if width <= 128 else 32,
+            "num_warps": 4 if rows * width <= 64 * 256 else 8,
+            "num_stages": 3 if width <= 128 else 2,
+            "blocks_laid_out": {Mode.NONE: 16, Mode.INT4_PER_TOKEN_HEAD: 2}.get(mode, 4),
+        }
+
+    return choose
+
+
 def _write_config(device: Device, request: Request) -> Mapping[str, int]:
     """One warp, in which no value changes threads, of 16 rows, whose bytes of V make words: the best of a grid.
 
@@ -77,7 +101,39 @@ def _stored(mode: Mode) -> Callable[[Device, int], Format]:
 def own() -> tuple[Variant, ...]:
     """Return the variants of this package; on a card their kernels hold inline PTX."""
     paired = (_paired_decode(mode, short) for mode, short in _EIGHT_BIT.items())
-    return (_int4_decode(), *paired, _int4_write())
+    return (_int4_decode(), *paired, _int4_write(), *(_prefill(mode, short) for mode, short in _ALL.items()))
+
+
+def _prefill(mode: Mode, short: str) -> Variant:
+    """Return prefill over rows that are laid out first; tiles come by the tensor copies of sm_90.
+
+    Newer archs have them too; what they want of launch parameters has not been tried.
+    """
+    int4 = mode is Mode.INT4_PER_TOKEN_HEAD
+    return Variant(
+        id=VariantId(f"cuda-{short}-prefill", 1),
+        op=Op.PREFILL,
+        mode=mode,
+        family="triton",
+        accuracy="exact",
+        launcher=f"kvreg_cuda.prefill_launching:{'PREFILL_INT4' if int4 else 'PREFILL_ROWS'}",
+        kernels=(
+            "kvreg_cuda.laying_out:find_peaks",
+            "kvreg_cuda.laying_out:lay_out",
+            "kvreg_cuda.prefill:attend",
+            f"kvreg_triton.{'attend_int4' if int4 else 'attend_rows'}:attend",
+            "kvreg_cuda.prefill_launching:LaidOut",
+        ),
+        format=_stored(mode),
+        default_config=_prefill_config(mode),
+        constraints=Constraints(
+            features=tuple(word for word in FEATURES if word != "multi_query_split"),
+            group_max=LAID_OUT_GROUP,
+            needs_fp8="e4m3" if mode.is_fp8 else None,
+            archs=("sm_90",),
+        ),
+        options=("num_warps", "num_stages"),
+    )
 
 
 def _int4_write() -> Variant:

@@ -40,11 +40,16 @@ def decode(mode: Mode, request: Request) -> Mapping[str, int]:
 
 
 def prefill(mode: Mode, request: Request) -> Mapping[str, int]:
+    """What `prefill_blocks` says of a request."""
+    return prefill_blocks(mode, request.head_size, request.group)
+
+
+def prefill_blocks(mode: Mode, head_size: int, group: int) -> dict[str, int]:
     """Query tokens and the heads of a group share the rows of a block; 128 rows of width 128 spill on sm_90."""
-    width = padded(request.head_size)
+    width = padded(head_size)
     rows = 64 if width <= 128 else 32 if width <= 256 else 16
     return {
-        "rows": max(rows, padded(request.group)),
+        "rows": max(rows, padded(group)),
         "tile": 64 if mode is Mode.NONE and width <= 128 else 32 if width <= 128 or mode is Mode.NONE else 16,
         "num_warps": 4 if width <= 128 or mode is Mode.NONE else 8,
         "num_stages": 2,

@@ -97,7 +97,7 @@ def shape_constants(cache: CacheView) -> dict[str, Any]:
     return constants
 
 
-BLOCKS = frozenset(("rows", "tile", "programs_per_unit", "chunk"))
+BLOCKS = frozenset(("rows", "tile", "programs_per_unit", "chunk", "blocks_laid_out"))
 """What of a config is the kernel's or the grid's; all else goes to the compiler."""
 
 
@@ -139,14 +139,23 @@ def largest_code(cache: CacheView) -> float:
     return QMAX[E4M3FNUZ if cache.k.dtype is torch.float8_e4m3fnuz else E4M3FN]
 
 
+NOTHING_LAID_OUT = (2147483647, 0)
+"""Query rows from which, and tokens up to which, a sequence is another launch's: none is."""
+
+
 class _Attend:
     """What decode and prefill share: they are one kernel, launched with few or many rows, split or whole."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
 
-    def launch(self, call: AttendCall, config: Mapping[str, int]) -> None:
-        """Launch the attention over `call.split.splits` parts of each context."""
+    def launch(
+        self, call: AttendCall, config: Mapping[str, int], laid_out: tuple[int, ...] = NOTHING_LAID_OUT
+    ) -> None:
+        """Launch the attention over `call.split.splits` parts of each context.
+
+        `laid_out`: which sequences are left to another launch; empty where the kernel knows of none.
+        """
         q, out, cache, plan, features = call.q, call.out, call.cache, call.split, call.features
         tokens, q_heads, _ = q.shape
         n_seqs, group = call.cu_q.shape[0] - 1, q_heads // cache.kv_heads
@@ -168,7 +177,7 @@ class _Attend:
             q.stride(0), q.stride(1), out.stride(0), out.stride(1), call.page_table.stride(0),
             features.causal if per_sequence else out, features.window or 0, features.softcap or 0.0,
             out if features.sinks is None else features.sinks, out if features.alibi is None else features.alibi,
-            out if ranges is None else ranges, *rows_of(cache), *scales_of(cache),
+            out if ranges is None else ranges, *rows_of(cache), *scales_of(cache), *laid_out,
         )  # fmt: skip
         compute, values = operand_types(q.dtype, cache.mode)
         constants = shape_constants(cache) | {

@@ -102,6 +102,6 @@ def attend(
     else:
         split = ops.split_for(cache.kind, q, n_seqs, plan.split)
         wanted = features.of(masked, window, softcap, sinks, alibi, prefix_ranges)
-        call = AttendCall(q, cache.view, page_table, seq_lens, cu_q, out, lse, scale, split, wanted)
-        ops.launch_attend(cache.geometry, call, plan.max_context, plan.batch_invariant)
+        call = AttendCall(q, cache.view, page_table, seq_lens, cu_q, out, lse, scale, split, wanted, plan.max_context)
+        ops.launch_attend(cache.geometry, call, plan.batch_invariant)
     return (out, lse) if return_lse else out

@@ -105,6 +105,8 @@ class AttendCall:
     """Softmax scale, before any compensation for the rotation."""
     split: SplitPlan
     features: Features = Features()
+    max_context: int = 0
+    """Most tokens that a sequence has in the cache; 0 where no more is known than that its page table holds them."""
 
 
 class WriteLauncher(Protocol):

@@ -27,7 +27,7 @@ def launch_write(geometry: Geometry, view: CacheView, k: torch.Tensor, v: torch.
     load(kind.write.launcher)(view, k, v, slots, kind.write.config)
 
 
-def launch_attend(geometry: Geometry, call: AttendCall, max_context: int, batch_invariant: bool) -> None:
+def launch_attend(geometry: Geometry, call: AttendCall, batch_invariant: bool) -> None:
     """Attend with decode for at most `kind.decode_rows` query rows a sequence, else with prefill, without a split.
 
     Both are right for every mix of query lengths; the rule needs host values only.
@@ -36,7 +36,9 @@ def launch_attend(geometry: Geometry, call: AttendCall, max_context: int, batch_
     if tokens == 0:
         return
     if call.q.device.type == "cpu":
-        values.check_batch(call.page_table, call.seq_lens, call.cu_q, tokens, geometry.pages, kind.page, max_context)
+        values.check_batch(
+            call.page_table, call.seq_lens, call.cu_q, tokens, geometry.pages, kind.page, call.max_context
+        )
         values.check_features(call.features)
     if n_seqs == 0:
         call.out.zero_()
@@ -104,8 +106,8 @@ def _attend(
     view = geometry.view(buffer, tensor_scales)
     masked = causal if causal_each is None else causal_each
     wanted = features.of(masked, window, softcap, sinks, alibi, prefix_ranges)
-    call = AttendCall(q, view, page_table, seq_lens, cu_q, out, lse, scale, split, wanted)
-    launch_attend(geometry, call, max_context, batch_invariant)
+    call = AttendCall(q, view, page_table, seq_lens, cu_q, out, lse, scale, split, wanted, max_context)
+    launch_attend(geometry, call, batch_invariant)
 
 
 def _changes_nothing_else(*arguments: object) -> None:

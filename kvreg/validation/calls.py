@@ -30,6 +30,8 @@ from kvreg.validation.cells import Cell
 from kvreg_tuning.benchmark import split_plan
 
 Attend = Callable[[torch.Tensor, torch.Tensor | None], None]
+ANY_BLOCKS = 1 << 20
+"""Blocks of query rows that no sequence has."""
 FEW_SHARES = 7
 """Of 60 sequences of 1 to 8192 tokens each holds several whole ones, and parts of others."""
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -126,6 +128,8 @@ def attend_cuts(
     `strided`: q inside a wider tensor of nan and 1e30, no lse. For decode also `whole` (no split), `fixed` (the fixed
     length of batch_invariant=True) and `few shares`, strided. Cells that are not `thorough` are launched in the first
     two ways only.
+    Prefill that lays rows out where a sequence has many of them, by its own rule in `planned`, is also launched with
+    all of them `laid out`, and where thorough with none (`pages`).
     `all_forms` adds what another batch of the same shape may come down to, for compiling.
     """
     launcher = load(variant.launcher)
@@ -146,7 +150,9 @@ def attend_cuts(
         q: torch.Tensor = batch.q,
         lse: bool = True,
         again: int = 0,
+        **changed: int,
     ) -> Cut:
+        launched = {**config, **changed}
         split = split_plan(tokens, cell.group * cell.kv_heads, cell.head_size, splits, chunk, batch.q.device, shares)
 
         def call(out: torch.Tensor, lse_out: torch.Tensor | None) -> None:
@@ -154,13 +160,16 @@ def attend_cuts(
                 AttendCall(
                     q, view, batch.page_table, batch.seq_lens, batch.cu_q, out, lse_out, batch.scale, split, asked
                 ),
-                config,
+                launched,
             )
 
         return Cut(name, call, lse, again)
 
     planned = launcher.splits(tokens, cell.kv_heads, cell.group, longest, device.compute_units, config)
     yield cut("planned", planned, 0, again=twice)
+    lays_out = "blocks_laid_out" in config
+    if lays_out:
+        yield cut("laid out", planned, 0, again=twice, blocks_laid_out=0)
     shared = 0
     if cell.kind == "decode" and has_shares(cell, device):
         shared = launcher.shares(cell.kv_heads, device.compute_units, config)
@@ -171,6 +180,9 @@ def attend_cuts(
             yield cut("whole", 1, 0)
         return
     strided = batch.strided().q
+    if lays_out:
+        yield cut("strided, laid out", planned, 0, q=strided, lse=False, blocks_laid_out=0)
+        yield cut("pages", planned, 0, blocks_laid_out=ANY_BLOCKS)
     yield cut("strided", planned, 0, q=strided, lse=False)
     if shared:
         yield cut("few shares", 2, 0, FEW_SHARES, q=strided, lse=False)

@@ -59,6 +59,7 @@ def attention() -> Callable[..., Any]:
         chunk: int = 0,
         shares: int = 0,
         own: Variant | None = None,
+        max_context: int = 0,
         **config: int,
     ) -> Any:
         variant = own or VARIANTS[mode, op]
@@ -85,6 +86,7 @@ def attention() -> Callable[..., Any]:
                     scale=batch.scale,
                     split=split,
                     features=Features(**batch.features.fields()),
+                    max_context=max_context,
                 ),
                 {**config_of(variant, batch), **config},
             )

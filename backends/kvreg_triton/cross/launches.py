@@ -5,6 +5,7 @@ of 2 GiB and more costs nothing. The forms of one variant:
 
     write                                    rows of the model's dtype into the cache
     attend                                   prefill: one launch over whole contexts
+    find peaks, lay out, attend pages        what goes before and behind it where rows are laid out first
     attend split, attend whole, reduce       decode: as a context is cut, as it stays whole, and the reduction
     attend shares, reduce shares             decode in equal shares, where the launcher has them
 
@@ -14,7 +15,7 @@ loads need an offset of 32 bits), and elsewhere the two are one specialization.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +43,8 @@ AS_RECORDED: Target = ("cuda", 80, 32)
 _SMALL_PAGES = 64
 _TOKENS = 64
 """Rows of a call: a multiple of 16, as a served batch usually is."""
+_LONG_TOKENS = 1024
+"""The same of prefill: enough for one sequence to fill several blocks of query rows."""
 _SPLITS = 4
 _SHARES = 4
 
@@ -56,8 +59,8 @@ class Launch:
 
     @property
     def reduces(self) -> bool:
-        """Whether it only adds up what others found, and needs no matrix instruction for it."""
-        return self.form.startswith("reduce")
+        """Whether it only moves or adds up what others use or found, and needs no matrix instruction for it."""
+        return not self.form.startswith(("attend", "write"))
 
 
 def launches(
@@ -78,16 +81,19 @@ def launches(
         for form, call in _calls(variant, request, cache, config):
             with recording(AS_RECORDED if target[0] == "xpu" else target) as recorded:
                 call()
+            names: list[str] = []
             for one in (replace(each, target=target) for each in recorded):
-                name = _named(one.kernel.rpartition(":")[2], form)
+                names.append(name := _named(one.kernel.rpartition(":")[2], form, names))
                 found.setdefault(one.digest, Launch(f"{name}, wide" if wide else name, one))
     return tuple(found.values())
 
 
-def _named(kernel: str, form: str) -> str:
-    """Return what a kernel of a launch is called: behind the attention of a split or shared launch comes another."""
+def _named(kernel: str, form: str, before: Sequence[str]) -> str:
+    """Return what a kernel of a launch is called: before attention, and behind a split or shared one, come others."""
     if form == "write" or kernel.startswith("attend"):
-        return form
+        return f"{form} pages" if form in before else form
+    if not kernel.startswith(("join", "reduce")):
+        return kernel.replace("_", " ")  # what goes before attention
     return "reduce shares" if form == "attend shares" else "reduce"
 
 
@@ -117,7 +123,8 @@ def _calls(variant: Variant, request: Request, cache: CacheView, config: Mapping
         return [("write", lambda: launcher(cache, *rows, slots, config))]
 
     def attend(plan: SplitPlan) -> Any:
-        q, out = (_like((_TOKENS, request.q_heads, request.head_size), dtype) for _ in range(2))
+        tokens = _LONG_TOKENS if variant.op is Op.PREFILL else _TOKENS
+        q, out = (_like((tokens, request.q_heads, request.head_size), dtype) for _ in range(2))
         table = _like((_TOKENS, -(-request.context // request.page)), torch.int32)
         lens, cuts = _like((_TOKENS,), torch.int32), _like((_TOKENS + 1,), torch.int32)
         # The scale is an argument of run time: its value is nothing to the compiler.

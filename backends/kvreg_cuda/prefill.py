@@ -1,0 +1,199 @@
+"""Prefill over rows that were laid out first (kvreg_cuda.laying_out), in tiles that the card copies by descriptor.
+
+One kernel for all modes, since what is laid out are values, of int4 in their rotated form: q is rotated before and the
+result rotated back. Blocks of the latest queries, which see most keys, begin first, so that none ends late.
+
+    score = (q / 2**a . k_rows[t]) * 2**a * unit_k * scale * log2(e)
+    out   = sum_t exp2(score - maximum + LIFT) * v_rows[t] / total * unit_v
+
+Packed modes meet k_rows in fp16, under a power of two a row that leaves q's largest magnitude between 1 and 2; bf16
+keeps its own range and needs none. Weights pass through the type of v_rows: LIFT moves fp16's least weights, which
+have few bits, from 2**-14 to 2**-22 of the largest.
+"""
+
+import triton
+import triton.language as tl
+
+from kvreg_cuda.laying_out import PAD, unit_of
+from kvreg_triton.attend_int4 import unrotated
+from kvreg_triton.attend_rows import load_query
+from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
+from kvreg_triton.paging import block_sequence, is_laid_out
+from kvreg_triton.rotation import hadamard, signs
+from kvreg_triton.scales import exponents
+
+LIFT = tl.constexpr(8.0)
+"""Powers of two that fp16 has left above a weight of 1 (2**15), less 7 for what float32 loses of scores up to 1e8."""
+
+
+@triton.jit
+def scaled_query(
+    q, rows_ok, ROWS: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr,
+    ROTATED: tl.constexpr, COMPUTE: tl.constexpr,
+):  # fmt: skip
+    """Load q rows by their pointers (ROWS, 1), rotate them in float32, and divide each by a power of two.
+
+    Returns (ROWS, WIDTH) COMPUTE of a largest magnitude in [1, 2), and the powers (ROWS,) float32.
+    """
+    y = load_query(q, rows_ok, HEAD, WIDTH, tl.float32)
+    if ROTATED:
+        y = hadamard(y * signs(WIDTH, BLOCK)[None, :], ROWS, WIDTH, BLOCK, LEVELS)
+    power, inverse = exponents(tl.max(tl.abs(y), 1))
+    return (y * inverse[:, None]).to(COMPUTE), tl.exp2(power)
+
+
+@triton.jit
+def attend_tile(
+    query, scale, lift, acc, top, total, k_rows, v_rows, spoiled, first_row, begin, end,
+    first, last, position, softcap, slope, range_row,
+    TILE: tl.constexpr, MASKED: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr,
+    VALUES: tl.constexpr,
+):  # fmt: skip
+    """Take tokens [begin, begin + TILE) into the running softmax of (ROWS,) rows; `scale` (ROWS,) is not negative."""
+    at = first_row + begin
+    score = tl.dot(query, tl.trans(k_rows.load([at, 0])), out_dtype=tl.float32)
+    PLAIN: tl.constexpr = not (MASKED or SOFTCAP or ALIBI)
+    if PLAIN:
+        # The scale meets the maximum alone; in the exponent it is part of one multiply-add.
+        new_top = tl.maximum(top, tl.max(score, 1) * scale)
+    else:
+        tokens = begin + tl.arange(0, TILE)
+        score, seen = adjusted(
+            score * scale[:, None], tokens, first, tl.minimum(last, end), position, end, softcap, slope, range_row,
+            SOFTCAP, ALIBI, RANGES, MASKED,
+        )  # fmt: skip
+        new_top = tl.maximum(top, tl.max(score, 1))
+    # A row that has seen no token yet keeps -inf; subtracting 0 there gives exp2(-inf) = 0 instead of NaN.
+    base = tl.where(new_top == -float("inf"), 0.0, new_top)
+    if PLAIN:
+        weight = tl.exp2(score * scale[:, None] - (base - lift)[:, None])
+    else:
+        weight = tl.exp2(score - (base - lift)[:, None])
+    fade = tl.exp2(top - base)
+    total = total * fade + tl.sum(weight, 1)
+    values = v_rows.load([at, 0])
+    acc = acc * fade[:, None]
+    if MASKED:
+        # What is not finite must not reach the rows that do not see it, 0 * nan being nan: its row is left out of the
+        # product, and the rows that do see it become nan.
+        faulty = tl.load(spoiled + at + tl.arange(0, TILE))
+        if tl.max(faulty, 0) > 0.0:
+            acc = tl.where((tl.max(tl.where(seen, faulty[None, :], 0.0), 1) > 0.0)[:, None], float("nan"), acc)
+            values = tl.where((faulty > 0.0)[:, None], 0.0, values).to(VALUES)
+    acc = tl.dot(weight.to(VALUES), values, acc, out_dtype=tl.float32)
+    return acc, new_top, total
+
+
+@triton.jit(
+    do_not_specialize=[
+        "tokens", "n_seqs", "group", "kv_heads", "seqs", "first_seq", "first_head", "room", "least", "has_lse",
+        "window",
+    ]
+)  # fmt: skip
+def attend(
+    q, out, lse, k_rows, v_rows, spoiled, peaks, seq_lens, cu_q, tokens, n_seqs, group, kv_heads, seqs,
+    first_seq, first_head, room, least, has_lse, scale, q_row, q_head, out_row, out_head,
+    causal_flags, window, softcap, sinks, slopes, ranges, tensor_scales,
+    HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, STAGES: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    ALIBI: tl.constexpr, RANGES: tl.constexpr, TENSOR_SCALED: tl.constexpr, SPAN: tl.constexpr, ROTATED: tl.constexpr,
+    RANGED: tl.constexpr, COMPUTE: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """ROWS // group query tokens of one sequence, all heads of one KV head, over whole contexts.
+
+    `k_rows` and `v_rows` are descriptors of tiles (TILE, WIDTH). Grid (blocks, heads); a turn's
+    heads and its `seqs` sequences begin with the first ones.
+    """
+    block_q = ROWS // group
+    block = tl.num_programs(0) - 1 - tl.program_id(0)
+    laid = tl.program_id(1)
+    kv_head = laid + first_head
+    seq = block_sequence(cu_q, n_seqs, block, block_q, 1)
+    if (seq < first_seq) | (seq >= first_seq + seqs):
+        return
+    start_row = tl.load(cu_q + seq)
+    q_len = tl.load(cu_q + seq + 1) - start_row
+    seq_len = tl.load(seq_lens + seq)
+    # Rows behind the last sequence (padding of a captured graph) are the last sequence's to zero.
+    owned = tl.where(seq == n_seqs - 1, tokens - start_row, q_len)
+    block_index = (block - start_row // block_q - seq) * block_q
+    if (block_index >= owned) | (not is_laid_out(q_len, seq_len, least, room - PAD)):
+        return
+    lane = tl.arange(0, ROWS)
+    index = block_index + lane // group
+    store_ok = (lane < block_q * group) & (index < owned)
+    mine = store_ok & (index < q_len)
+    row = (start_row + index).to(tl.int64)
+    head = kv_head * group + lane % group
+
+    position = seq_len - q_len + index
+    range_row = ranges + seq.to(tl.int64) * (2 * RANGES)
+    first, last = row_bounds(position, mine, seq, seq_len, window, causal_flags, CAUSAL, WINDOW)
+    begin, end, all_begin, all_end = block_bounds(first, last, position, mine, seq_len, range_row, RANGES)
+    # Rows that are only to be zeroed see nothing: beside one, every tile is masked.
+    all_end = tl.min(tl.where(store_ok, last, all_end), 0)
+    whole = begin + tl.cdiv(tl.maximum(all_begin - begin, 0), TILE) * TILE
+    whole_end = whole + tl.maximum(tl.minimum(all_end, end) - whole, 0) // TILE * TILE
+
+    from_q = q + (row * q_row + head * q_head)[:, None]
+    place = laid * seqs + seq - first_seq
+    k_unit, _ = unit_of(tl.load(peaks + place), SPAN)
+    v_unit, _ = unit_of(tl.load(peaks + tl.num_programs(1) * seqs + place), SPAN)
+    row_scale = tl.zeros([ROWS], tl.float32) + scale * LOG2E / BLOCK * k_unit
+    if TENSOR_SCALED:
+        row_scale *= tl.load(tensor_scales)
+        v_unit *= tl.load(tensor_scales + 1)
+    lift = 0.0
+    if RANGED:
+        query, power = scaled_query(from_q, mine, ROWS, HEAD, WIDTH, BLOCK, LEVELS, ROTATED, COMPUTE)
+        row_scale *= power
+        lift = LIFT
+    else:
+        query = load_query(from_q, mine, HEAD, WIDTH, COMPUTE)
+    # A negative scale turns q round, which is exact: maxima of products then are maxima of scores.
+    query = tl.where((row_scale < 0.0)[:, None], -query, query)
+    row_scale = tl.abs(row_scale)
+    softcap = softcap * LOG2E
+    slope = tl.zeros([ROWS], tl.float32)
+    if ALIBI:
+        slope = tl.load(slopes + head, mask=mine, other=0.0) * LOG2E
+    acc = tl.zeros([ROWS, WIDTH], tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    top = tl.full([ROWS], -float("inf"), tl.float32)
+    first_row = place * room
+    # The loops at the edges are short; pipelining them would only cost registers.
+    if WINDOW or RANGES > 0:
+        for start in tl.range(begin, tl.minimum(whole, end), TILE, num_stages=1):
+            acc, top, total = attend_tile(
+                query, row_scale, lift, acc, top, total, k_rows, v_rows, spoiled, first_row, start, end,
+                first, last, position, softcap, slope, range_row,
+                TILE, True, SOFTCAP, ALIBI, RANGES, VALUES,
+            )  # fmt: skip
+    for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
+        acc, top, total = attend_tile(
+            query, row_scale, lift, acc, top, total, k_rows, v_rows, spoiled, first_row, start, end,
+            first, last, position, softcap, slope, range_row,
+            TILE, False, SOFTCAP, ALIBI, RANGES, VALUES,
+        )  # fmt: skip
+    for start in tl.range(whole_end, end, TILE, num_stages=1):
+        acc, top, total = attend_tile(
+            query, row_scale, lift, acc, top, total, k_rows, v_rows, spoiled, first_row, start, end,
+            first, last, position, softcap, slope, range_row,
+            TILE, True, SOFTCAP, ALIBI, RANGES, VALUES,
+        )  # fmt: skip
+    total *= tl.exp2(-lift)
+    acc *= v_unit * tl.exp2(-lift)
+    if SINKS:
+        sink = tl.load(sinks + head, mask=store_ok, other=-float("inf")) * LOG2E
+        top, total, fade = with_sink(top, total, sink)
+        acc *= fade[:, None]
+
+    channel = tl.arange(0, WIDTH)
+    y = acc / tl.where(total > 0.0, total, 1.0)[:, None]
+    if ROTATED:
+        y = unrotated(y, ROWS, WIDTH, BLOCK, LEVELS)
+    to = out + (row * out_row + head * out_head)[:, None] + channel[None, :]
+    tl.store(to, y.to(out.dtype.element_ty), mask=store_ok[:, None] & (channel < HEAD)[None, :])
+    if has_lse:
+        tl.store(lse + row * (kv_heads * group) + head, (top + tl.log2(total)) / LOG2E, mask=store_ok)
