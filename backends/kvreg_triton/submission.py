@@ -44,6 +44,7 @@ DIRECT = (
 """Whether launches of this process may be made without Triton."""
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+_RUNTIME = knobs.runtime
 _INT32 = 1 << 31
 _INT64 = 1 << 63
 
@@ -103,7 +104,7 @@ class _Compiled:
     def launch(self, grid: tuple[int, int, int], values: Sequence[Any]) -> None:
         """Launch on the current stream, with an address in the place of each tensor."""
         stream = driver.active.get_current_stream(self.device)
-        self.run(*grid, stream, self.function, self.packed, None, None, None, *values)
+        self.run(*grid, stream, self.function, self.packed, None, None, None, *values, *self.constants)
 
 
 class _Placed:
@@ -147,14 +148,14 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dic
     found = _compiled.get(key)
     whole_grid = (*grid, 1, 1)[:3]
     if found is not None:
-        found.launch(whole_grid, (*values, *found.constants))
+        found.launch(whole_grid, values)
     else:
         launched = kernel[grid](*args, **meta)
         found = _compiled[key] = _read(kernel, launched, device, len(args), meta)
     if recording is not None and found is None:
         recording.spoil()
     elif recording is not None:
-        recording.add(_Placed(found, whole_grid), (*args, *found.constants))
+        recording.add(_Placed(found, whole_grid), args)
 
 
 def _seen(args: tuple[Any, ...]) -> tuple[list[Any], list[Any]] | None:
@@ -198,15 +199,8 @@ def _read(kernel: Any, launched: Any, device: int, count: int, meta: dict[str, A
 
 def _is_watched() -> bool:
     """Return whether Triton has to be asked: a profiler is told of launches, or it would compile another kernel."""
-    runtime = knobs.runtime
-    return bool(
-        runtime.debug
-        or _listens(runtime.launch_enter_hook)
-        or _listens(runtime.launch_exit_hook)
-        or getattr(runtime, "add_stages_inspection_hook", None) is not None
-    )
-
-
-def _listens(hook: Any) -> bool:
-    """Return whether a hook does anything: None and an empty chain do not."""
-    return hook is not None and bool(getattr(hook, "calls", True))
+    if _RUNTIME.debug or getattr(_RUNTIME, "add_stages_inspection_hook", None) is not None:
+        return True
+    # None and an empty chain of hooks listen to nothing.
+    enter, leave = _RUNTIME.launch_enter_hook, _RUNTIME.launch_exit_hook
+    return bool(enter and getattr(enter, "calls", True)) or bool(leave and getattr(leave, "calls", True))

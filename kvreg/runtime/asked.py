@@ -1,8 +1,9 @@
 """What decides the launches of a call: everything that its checks and launchers see of it but addresses.
 
-Of a tensor that is shape, strides, dtype, device and whether its address is a multiple of 16 bytes, of a plan its cut,
-of all else the value. Two calls of one cache with equal facts pass the same checks and make the same launches, but for
-`out`, which may lie over `q` or the cache: that depends on addresses, and is looked at in every call that names it.
+Of a tensor that is shape, strides, dtype and whether its address is a multiple of 16 bytes, of a plan its cut, of all
+else the value; all tensors lie where the cache does. Two calls of one cache with equal facts pass the same checks and
+make the same launches, but for `out`, which may lie over `q` or the cache: that depends on addresses, and is looked at
+in every call that names it.
 
 None stands for a call that goes the full way, whatever an earlier one was: values are checked (on the cpu), a tensor
 is made from values (lists of bools, prefix ranges), a tensor has no memory of its own (subclasses, transforms), or an
@@ -33,7 +34,8 @@ def of_write(cache: Any, k: Any, v: Any, slots: Any) -> Asked | None:
     if known is None:
         return None
     view = cache.view
-    return _asked(known, ("write",), (k, v, slots, view.tensor_scales), (view.k, view.v, view.k_scale, view.v_scale))
+    own = (view.k, view.v, view.k_scale, view.v_scale)
+    return _asked(known, cache.device, ("write",), (k, v, slots, view.tensor_scales), own)
 
 
 def of_attend(
@@ -76,17 +78,17 @@ def of_attend(
     if len(pages) != 2 or pages[1] * cache.kind.page < plan.max_context:
         return None
     split, view = plan.split, cache.view
+    sums, norms = split.partial_out, split.partial_lse
     return _asked(
         known,
+        cache.device,
         (
             "attend", plan.n_seqs, plan.batch_invariant, split.splits, split.chunk, split.shares,
+            None if sums is None else sums.dtype, None if norms is None else norms.dtype,
             scale, causal, window, softcap, bool(return_lse),
         ),
-        (
-            q, page_table, seq_lens, cu_q, each, sinks, alibi, out, view.tensor_scales,
-            split.partial_out, split.partial_lse,
-        ),
-        (view.k, view.v, view.k_scale, view.v_scale),
+        (q, page_table, seq_lens, cu_q, each, sinks, alibi, out, view.tensor_scales),
+        (view.k, view.v, view.k_scale, view.v_scale, sums, norms),
     )  # fmt: skip
 
 
@@ -101,20 +103,27 @@ def _known(cache: Any) -> Known | None:
 
 
 def _asked(
-    known: Known, host: tuple[Any, ...], given: Sequence[Any], own: Sequence[torch.Tensor | None]
+    known: Known,
+    place: torch.device,
+    host: tuple[Any, ...],
+    given: Sequence[Any],
+    own: Sequence[torch.Tensor | None],
 ) -> Asked | None:
-    """Return `host` with the facts of tensors; `own`: the cache's, which have the same shapes in every call."""
-    facts, addresses, together = [*host], [], 0
+    """Return `host` with the facts of tensors; `own`: those whose shapes follow from the cache and `host`."""
+    facts: list[Any] = [*host]
+    addresses = []
+    together = 0
     try:
         for tensor in given:
             if tensor is None:
                 facts.append(None)
                 addresses.append(0)
                 continue
-            if type(tensor) not in _TENSORS:
+            if type(tensor) not in _TENSORS or tensor.device != place:
                 return None
             address = tensor.data_ptr()
-            facts += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+            # Strides follow from the shape of a contiguous tensor, but for axes of one element, which take no step.
+            facts += (tensor.size(), tensor.is_contiguous() or tensor.stride(), tensor.dtype)
             addresses.append(address)
             together |= address
     except RuntimeError:  # no strides or no memory, as in sparse or transformed tensors

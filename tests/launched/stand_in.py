@@ -1,7 +1,7 @@
 """A driver for Triton without a card: kernels are not compiled and no launch is made, each is written down instead.
 
-What stands below kvreg alone is replaced, Triton's driver and its compiler: Triton's own `JITFunction`, `CompiledKernel`
-and everything of kvreg are the real ones. A compiled kernel is known by what Triton asked its compiler for.
+Only what stands below Triton is replaced, its driver and the compiler itself: `JITFunction`, `CompiledKernel` and all
+of kvreg are the real ones. A compiled kernel is known by what Triton asked its compiler for.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ class Driver:
         self.device = 0
         self.stream = 7
         self.launches: list[tuple[Any, ...]] = []
-        self.asked = 0
-        """How often Triton began a launch or a compilation by asking for the target of a new kernel."""
 
     def get_current_target(self) -> GPUTarget:
         return TARGET
@@ -52,7 +50,7 @@ class Driver:
         return self.stream
 
     def launcher_cls(self, src: Any, metadata: Any) -> Any:
-        def launch(x, y, z, stream, function, packed, told, enter, leave, *values):  # noqa: PLR0913
+        def launch(x, y, z, stream, function, packed, told, enter, leave, *values):
             device, compilation = function
             if enter is not None:
                 enter(told)
