@@ -129,8 +129,8 @@ class _Placed:
                 compiled.launch(self.grid, values)
 
 
-_compiled: dict[Any, _Compiled | None] = {}
-"""By device and facts; None where Triton has to be asked. As many as Triton keeps itself, and as long."""
+_compiled: dict[Any, _Compiled] = {}
+"""By device and facts; as many as Triton keeps itself, and as long."""
 
 
 def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any]) -> None:
@@ -150,8 +150,9 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dic
     if found is not None:
         found.launch(whole_grid, values)
     else:
-        launched = kernel[grid](*args, **meta)
-        found = _compiled[key] = _read(kernel, launched, device, len(args), meta)
+        found = _read(kernel, kernel[grid](*args, **meta), device, len(args), meta)
+        if found is not None:
+            _compiled[key] = found
     if recording is not None and found is None:
         recording.spoil()
     elif recording is not None:

@@ -329,6 +329,20 @@ def test_out_is_looked_at_in_every_call(again, driver):
     assert not driver.launches
 
 
+def test_an_unaligned_output_goes_the_full_way(called, launches, listening):
+    """Kernels of a known call were compiled for what an allocator gives."""
+    step = Step()
+    out = torch.empty_like(step.q)
+    step.attend(out=out)
+    odd = offset(out)
+    with listening():
+        wanted = launches(lambda: step.attend(out=odd))
+
+    assert called(lambda: step.attend(out=odd)) & FULL_WAY
+    assert launches(lambda: step.attend(out=odd)) == wanted
+    assert not called(lambda: step.attend(out=out)) & FULL_WAY
+
+
 @pytest.mark.parametrize("changed", [
     {"causal": [True] * N}, {"prefix_ranges": torch.zeros(N, 1, 2, dtype=torch.int32)},
 ], ids=["a list for causal", "ranges"])  # fmt: skip
@@ -375,7 +389,7 @@ def test_a_dispatch_mode_and_a_subclass_see_the_full_way(called):
     try:
         assert called(step.attend) & FULL_WAY
     finally:
-        torch._C._pop_torch_dispatch_stack()
+        torch._C._pop_torch_dispatch_stack(None)
     own = step.q.as_subclass(Own)
     step.attend(q=own)
     assert called(lambda: step.attend(q=own)) & FULL_WAY
