@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kvreg.runtime import asked, checks, features, ops
+from kvreg.runtime import call_facts, checks, features, ops
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.launchers import AttendCall
 from kvreg.runtime.overlaps import require_own_memory
@@ -30,14 +30,14 @@ def write(cache: KVCache, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor)
 
     Raises WrongCache, WrongShape, WrongDtype, WrongDevice or CallError before anything is stored.
     """
-    known = None if torch.compiler.is_compiling() else asked.of_write(cache, k, v, slots)
-    if known is not None and known.again():
+    asked = None if torch.compiler.is_compiling() else call_facts.of_write(cache, k, v, slots)
+    if asked is not None and asked.again():
         return
     checks.write_call(cache, k, v, slots)
     if torch.compiler.is_compiling():
         torch.ops.kvreg.write(cache.buffer, k, v, slots, cache.view.tensor_scales, cache.spec)
     else:
-        ops.launch_write(cache.geometry, cache.view, k, v, slots, known)
+        ops.launch_write(cache.geometry, cache.view, k, v, slots, asked)
 
 
 def attend(
@@ -85,17 +85,17 @@ def attend(
 
     Raises FeatureNotSelected, WrongCache, WrongShape, WrongDtype, WrongDevice or CallError before any launch.
     """
-    known = None
+    asked = None
     if not torch.compiler.is_compiling():
-        known = asked.of_attend(
+        asked = call_facts.of_attend(
             q, cache, page_table, seq_lens, cu_q, plan, out, scale, causal, window, softcap, sinks, alibi,
             prefix_ranges, return_lse,
         )  # fmt: skip
-    if known is not None and known.is_known:
+    if asked is not None and asked.is_known:
         if out is not None:
             require_own_memory(out, q, cache.buffer)
         made, lse = _results(q, out, return_lse)
-        if known.again(made, lse):
+        if asked.again(made, lse):
             return (made, lse) if return_lse else made
     checks.attend_call(q, cache, page_table, seq_lens, cu_q, plan, out, scale)
     n_seqs = seq_lens.shape[0]
@@ -117,7 +117,7 @@ def attend(
         split = ops.split_for(cache.kind, q, n_seqs, plan.split)
         wanted = features.of(masked, window, softcap, sinks, alibi, prefix_ranges)
         call = AttendCall(q, cache.view, page_table, seq_lens, cu_q, out, lse, scale, split, wanted)
-        ops.launch_attend(cache.geometry, call, plan.max_context, plan.batch_invariant, known)
+        ops.launch_attend(cache.geometry, call, plan.max_context, plan.batch_invariant, asked)
     return (out, lse) if return_lse else out
 
 

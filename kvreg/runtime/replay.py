@@ -1,7 +1,7 @@
 """Known calls, launched again without a look at anything but addresses.
 
 What an eager call costs the host is checks, arguments and the search for compiled kernels. All follow from what the
-host sees of a call but for the tensors' addresses (kvreg.runtime.asked says what that is), so that a call which equals
+host sees of a call but for the tensors' addresses (what that is: kvreg.runtime.call_facts), so that one which equals
 an earlier one of its cache makes the same launches with other addresses in them. Those launches are kept with the
 cache, and no tensor with them: a recording says at which place of the call an address stands.
 """
@@ -18,7 +18,7 @@ import torch
 
 MOST_CALLS = 64
 """Calls that a cache knows: decode at some thirty batch sizes, as engines pad and capture them, by each split of a
-growing context, and the writes; the oldest makes way. A call of two launches takes 2.5 KB, a model of 64 layers at most 10 MB."""
+growing context, and the writes; the oldest makes way. One of two launches takes 2.5 KB: a model of 64 layers 10 MB."""
 
 WIDEST = 16
 """Bytes that kernels are compiled for a multiple of: of a pointer more is not told to them."""
