@@ -144,7 +144,7 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dic
         return
     facts, values = seen
     device = driver.active.get_current_device()
-    key = (kernel, device, *facts, *meta.items(), *map(type, meta.values()))
+    key = (kernel, device, *facts, *meta.items())
     found = _compiled.get(key)
     whole_grid = (*grid, 1, 1)[:3]
     if found is not None:

@@ -70,3 +70,35 @@ def listening() -> Callable[[], AbstractContextManager[list[Any]]]:
             knobs.runtime.launch_enter_hook.remove(told.append)
 
     return listen
+
+
+@pytest.fixture
+def launches(driver):
+    """Return a function that makes a call and returns its launches, addresses of its results by name."""
+
+    def of(call: Any) -> list[Any]:
+        driver.launches.clear()
+        results = call()
+        results = results if isinstance(results, tuple) else (results,)
+        named = {each.data_ptr(): f"result {place}" for place, each in enumerate(results) if each is not None}
+        return [(*launch[:-1], tuple(named.get(value, value) for value in launch[-1])) for launch in driver.launches]
+
+    return of
+
+
+@pytest.fixture
+def again(launches, called, listening):
+    """Return a function that says that a call is replayed and makes the launches that Triton makes of the full way."""
+
+    from step import FULL_WAY
+
+    def check(call: Any) -> None:
+        with listening() as told:
+            wanted = launches(call)
+        assert len(told) == len(wanted) > 0
+        assert launches(call) == wanted
+        found = []
+        assert not FULL_WAY & called(lambda: found.extend(launches(call)))
+        assert found == wanted
+
+    return check
