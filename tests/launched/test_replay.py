@@ -53,6 +53,7 @@ def test_attention_is_made_again(mode, planned, again):
 
 
 FEATURES: dict[str, Any] = {
+    "causal": {"causal": True},
     "not causal": {"causal": False},
     "causal by sequence": {"causal": torch.ones(N, dtype=torch.bool)},
     "window": {"window": 512},
