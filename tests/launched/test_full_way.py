@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from typing import Any
 
@@ -191,24 +192,24 @@ def test_streams_are_those_of_each_call(driver, launches):
         driver.stream = 7
 
 
-LAUNCHER = """
-from kvreg_cuda.write_int4 import WRITE
-
-made = []
-
-def launch(*args):
-    made.append(len(args))
-    WRITE(*args)
-"""
+LAUNCHERS = {
+    "does more than submit": "WRITE(*args)",
+    "hands over a tensor of its own": "WRITE(args[0], args[1].clone(), *args[2:])\n\nlaunch.only_submits = True",
+    "submits nothing": "pass\n\nlaunch.only_submits = True",
+}
 
 
-def test_a_launcher_that_does_more_than_submit_is_called_every_time(tmp_path, monkeypatch, driver):
+@pytest.mark.parametrize("does", LAUNCHERS)
+def test_a_launcher_that_a_recording_cannot_stand_for_is_called_every_time(does, tmp_path, monkeypatch, driver):
     """One that does not say `only_submits` may do what a replay would leave out."""
-    (tmp_path / "more_than_launches.py").write_text(LAUNCHER)
+    module = "launcher_that_" + does.replace(" ", "_")
+    text = ("from kvreg_cuda.write_int4 import WRITE", "made = []", "def launch(*args):", "    made.append(args)")
+    (tmp_path / (module + ".py")).write_text("\n".join(text) + "\n    " + LAUNCHERS[does] + "\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     selection = caches.select(INT4, HEAD, Q_HEADS, KV_HEADS)
-    chosen = replace(selection.result.ops[Op.WRITE], launcher="more_than_launches:launch",
-                     variant=str(VariantId("other-write", 1)))  # fmt: skip
+    chosen = replace(
+        selection.result.ops[Op.WRITE], launcher=module + ":launch", variant=str(VariantId("other-write", 1))
+    )
     result = replace(selection.result, ops={**selection.result.ops, Op.WRITE: chosen})
     step = Step()
     step.cache = caches.cache(replace(selection, results=(result,)), 4)
@@ -216,7 +217,6 @@ def test_a_launcher_that_does_more_than_submit_is_called_every_time(tmp_path, mo
     for _ in range(3):
         step.write()
 
-    import more_than_launches
-
-    assert len(more_than_launches.made) == len(driver.launches) == 3
+    assert len(importlib.import_module(module).made) == 3
+    assert len(driver.launches) == (0 if does == "submits nothing" else 3)
     assert not len(step.cache.known)

@@ -15,6 +15,7 @@ from step import CONTEXT, FULL_WAY, INT4, Q_HEADS, N, Step, apart, offset
 
 import kvreg
 from kvreg.core.modes import Mode
+from kvreg.runtime import call_facts
 from kvreg.runtime.replay import Known
 
 MODES = [mode.value for mode in Mode]
@@ -174,4 +175,18 @@ def test_an_unaligned_output_goes_the_full_way(called, launches, listening):
 
     assert called(lambda: step.attend(out=odd)) & FULL_WAY
     assert launches(lambda: step.attend(out=odd)) == wanted
+    assert len(step.cache.known) == 1
     assert not called(lambda: step.attend(out=out)) & FULL_WAY
+
+
+def test_an_allocator_that_aligns_less_leads_to_the_full_way(driver):
+    """Results that a call makes itself are no part of its facts."""
+    step = Step()
+    arguments = (step.q, step.cache, step.table, step.seq_lens, step.cu_q, step.plan, None, None, True)
+    step.attend()
+    driver.launches.clear()
+    asked = call_facts.of_attend(*arguments, None, None, None, None, None, False)
+
+    assert asked.is_known
+    assert not asked.again(offset(step.q), None)
+    assert not driver.launches
