@@ -17,7 +17,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kvreg.runtime.launchers import AttendCall, CacheView
 from kvreg_cuda.shares import MOST_ROWS
-from kvreg_triton.launch import INTERPRETED, Decode, Write, submit
+from kvreg_triton.launch import Decode, Write
+from kvreg_triton.submission import INTERPRETED, Programs, submit
 
 COMPILED = tl.constexpr(not INTERPRETED)
 
@@ -54,20 +55,6 @@ def overlapping(device: torch.device) -> Mapping[str, bool]:
     """Return the launch option with which a kernel comes up while the one before ends, where a device has it."""
     able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
     return {"launch_pdl": True} if able else {}
-
-
-class Programs:
-    """A kernel whose first grid axis has so many programs, whatever the rows and splits of a call."""
-
-    def __init__(self, kernel: Any, programs: int) -> None:
-        self.kernel, self.programs = kernel, programs
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return self.kernel[self.programs, grid[1]]
-
-    def warmup(self, *args: Any, grid: tuple[int, ...], **meta: Any) -> Any:
-        """Compile as triton.JITFunction.warmup does."""
-        return self.kernel.warmup(*args, grid=(self.programs, grid[1]), **meta)
 
 
 def shareable(call: AttendCall) -> bool:

@@ -22,7 +22,8 @@ from kvreg_cuda.configs import paged_prefill
 from kvreg_cuda.laying_out import PAD, find_peaks, lay_out
 from kvreg_cuda.prefill import attend
 from kvreg_triton import attend_int4, attend_rows
-from kvreg_triton.launch import Prefill, launch_options, operand_types, rows_of, scales_of, shape_constants, submit
+from kvreg_triton.launch import Prefill, launch_options, operand_types, rows_of, scales_of, shape_constants
+from kvreg_triton.submission import submit
 
 MOST_BYTES = 256 << 20
 """Memory for rows that are laid out: all heads of four Llama 3 8B prompts of 16384 tokens, or two heads of one of
@@ -53,6 +54,8 @@ class LaidOut(Prefill):
 
     Which way a sequence goes depends on its own query rows alone, so that its result does not depend on the batch.
     """
+
+    only_submits = False  # it makes and clears memory, too
 
     def __init__(self, find_peaks: Any, lay_out: Any, attend: Any, pages: Any) -> None:
         super().__init__(pages)

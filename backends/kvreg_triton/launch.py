@@ -1,15 +1,8 @@
-"""From checked tensors to kernel launches: grids, strides, compile-time constants.
-
-`compile_only()` turns every launch of the current thread into a compilation, so that a validation or tuning run can
-build all its specializations in parallel processes before the card is needed.
-"""
+"""From checked tensors to kernel launches: grids, strides, compile-time constants."""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,38 +12,7 @@ import triton.language as tl
 from kvreg.core.formats import E4M3FN, E4M3FNUZ, QMAX
 from kvreg.core.modes import Mode, rotation_block
 from kvreg.runtime.launchers import AttendCall, CacheView
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
-"""Whether Triton runs its kernels on the CPU; read once, as Triton itself does when a kernel is defined."""
-
-_state = threading.local()
-
-
-@contextmanager
-def compile_only() -> Iterator[list[Any]]:
-    """Compile instead of launching; yields the list that the compiled kernels are appended to."""
-    _state.compiled = compiled = []
-    try:
-        yield compiled
-    finally:
-        _state.compiled = None
-
-
-def submit(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any]) -> None:
-    """Launch `kernel` on the device of its first tensor, or only compile it under `compile_only`."""
-    if 0 in grid:
-        return
-    compiled = getattr(_state, "compiled", None)
-    if not INTERPRETED:
-        # Triton 3.10 will change the default; contraction to FMA is what the evidence was taken with.
-        meta["enable_fp_fusion"] = True
-    if compiled is not None:
-        compiled.append(kernel.warmup(*args, grid=grid, **meta))
-    elif args[0].is_cpu or args[0].device.index == torch.accelerator.current_device_index():
-        kernel[grid](*args, **meta)
-    else:
-        with torch.accelerator.device_index(args[0].device.index):
-            kernel[grid](*args, **meta)
+from kvreg_triton.submission import INTERPRETED, submit
 
 
 def operand_types(dtype: torch.dtype, mode: Mode) -> tuple[tl.dtype, tl.dtype]:
@@ -113,6 +75,8 @@ _PLACES = ("ALIGN", "PAGE", "V_BYTE")
 class Write:
     """Launches a write kernel: one program a tile of rows, a KV head, and K or V."""
 
+    only_submits = True
+
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
 
@@ -145,6 +109,8 @@ NOTHING_LAID_OUT = (2147483647, 0)
 
 class _Attend:
     """What decode and prefill share: they are one kernel, launched with few or many rows, split or whole."""
+
+    only_submits = True
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel

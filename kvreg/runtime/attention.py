@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from kvreg.runtime import checks, features, ops
+from kvreg.runtime import call_facts, checks, features, ops
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.launchers import AttendCall
+from kvreg.runtime.overlaps import require_own_memory
 from kvreg.runtime.plan import Plan
 
 
@@ -29,11 +30,14 @@ def write(cache: KVCache, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor)
 
     Raises WrongCache, WrongShape, WrongDtype, WrongDevice or CallError before anything is stored.
     """
+    asked = None if torch.compiler.is_compiling() else call_facts.of_write(cache, k, v, slots)
+    if asked is not None and asked.again():
+        return
     checks.write_call(cache, k, v, slots)
     if torch.compiler.is_compiling():
         torch.ops.kvreg.write(cache.buffer, k, v, slots, cache.view.tensor_scales, cache.spec)
     else:
-        ops.launch_write(cache.geometry, cache.view, k, v, slots)
+        ops.launch_write(cache.geometry, cache.view, k, v, slots, asked)
 
 
 def attend(
@@ -81,12 +85,22 @@ def attend(
 
     Raises FeatureNotSelected, WrongCache, WrongShape, WrongDtype, WrongDevice or CallError before any launch.
     """
+    asked = None
+    if not torch.compiler.is_compiling():
+        asked = call_facts.of_attend(
+            q, cache, page_table, seq_lens, cu_q, plan, out, scale, causal, window, softcap, sinks, alibi,
+            prefix_ranges, return_lse,
+        )  # fmt: skip
+    if asked is not None and asked.is_known:
+        if out is not None:
+            require_own_memory(out, q, cache.buffer)
+        made, lse = _results(q, out, return_lse)
+        if asked.again(made, lse):
+            return (made, lse) if return_lse else made
     checks.attend_call(q, cache, page_table, seq_lens, cu_q, plan, out, scale)
     n_seqs = seq_lens.shape[0]
     features.check(cache.kind, n_seqs, cache.device, causal, window, softcap, sinks, alibi, prefix_ranges)
-    if out is None:
-        out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if return_lse else None
+    out, lse = _results(q, out, return_lse)
     scale = cache.kind.head_size**-0.5 if scale is None else float(scale)
     window = None if window is None else operator.index(window)
     softcap = None if softcap is None else float(softcap)
@@ -103,5 +117,12 @@ def attend(
         split = ops.split_for(cache.kind, q, n_seqs, plan.split)
         wanted = features.of(masked, window, softcap, sinks, alibi, prefix_ranges)
         call = AttendCall(q, cache.view, page_table, seq_lens, cu_q, out, lse, scale, split, wanted, plan.max_context)
-        ops.launch_attend(cache.geometry, call, plan.batch_invariant)
+        ops.launch_attend(cache.geometry, call, plan.batch_invariant, asked)
     return (out, lse) if return_lse else out
+
+
+def _results(q: torch.Tensor, out: torch.Tensor | None, return_lse: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the tensors that a call fills, made where they are not given."""
+    if out is None:
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    return out, torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if return_lse else None

@@ -16,6 +16,7 @@ from kvreg.core.selections import Selection
 from kvreg.runtime import buffers
 from kvreg.runtime.geometry import Geometry, Kind, kind_of
 from kvreg.runtime.launchers import CacheView
+from kvreg.runtime.replay import Known
 from kvreg.runtime.tensor_scales import tensor_scales as scales_of
 
 _TORCH_TYPES = {"cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "cpu": "cpu"}
@@ -25,13 +26,16 @@ _TORCH_TYPES = {"cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "cpu": "cpu"}
 class KVCache:
     """One layer's K and V in the mode, layout and dtype of a selection; make it with `allocate` or `from_buffer`."""
 
-    __slots__ = ("buffer", "device", "geometry", "kind", "selection", "spec", "view")
+    __slots__ = ("buffer", "device", "geometry", "kind", "known", "selection", "spec", "view")
 
     buffer: torch.Tensor
     """(bytes,) uint8: the raw memory, its first element the cache's first byte."""
     device: torch.device
     geometry: Geometry
     kind: Kind
+    known: Known | None
+    """The calls of write and attend that were made on this cache; None where they are never made again: on the cpu
+    values are checked each time, and meta has no addresses."""
     selection: Selection
     spec: str
     """The geometry as text, which the custom operators take."""
@@ -51,6 +55,7 @@ class KVCache:
         with torch.inference_mode(False):
             self.view = geometry.view(buffer, scales)
         self.spec = str(geometry)
+        self.known = None if buffer.device.type in ("cpu", "meta") else Known()
 
     @classmethod
     def allocate(cls, selection: Selection, pages: int, *, device: Any = None, tensor_scales: Any = None) -> KVCache:

@@ -1,7 +1,9 @@
 """What the runtime hands to a variant's launcher: tensors and strides, already checked.
 
 A launcher is the object that `Variant.launcher` names. It may assume that shapes, dtypes and devices fit
-(`kvreg.runtime.checks` has seen to it), launches on the tensors' device and never waits for it.
+(`kvreg.runtime.checks` has seen to it), launches on the tensors' device and never waits for it. One whose whole effect
+is what it hands to `kvreg_triton.submission.submit`, decided by shapes, strides, dtypes, devices and plain values
+alone, may say `only_submits = True`: calls that equal an earlier one are then launched without it.
 """
 
 from __future__ import annotations

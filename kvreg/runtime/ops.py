@@ -7,7 +7,9 @@ of its geometry, and its views are made anew over whatever memory the compiler h
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -15,19 +17,29 @@ from kvreg.runtime import features, values
 from kvreg.runtime.geometry import Geometry, Kind, parse
 from kvreg.runtime.launchers import AttendCall, CacheView, SplitPlan, load
 from kvreg.runtime.plan import UNSPLIT, config_of
+from kvreg.runtime.replay import Asked
 
 
-def launch_write(geometry: Geometry, view: CacheView, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
+def launch_write(
+    geometry: Geometry,
+    view: CacheView,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    slots: torch.Tensor,
+    asked: Asked | None = None,
+) -> None:
     """Store the rows; shapes are checked already, slot values here where the host can see them."""
     if slots.shape[0] == 0:
         return
     kind = geometry.kind
     if slots.device.type == "cpu":
         values.check_slots(slots, geometry.pages * kind.page)
-    load(kind.write.launcher)(view, k, v, slots, kind.write.config)
+    launcher = load(kind.write.launcher)
+    with _kept(launcher, asked):
+        launcher(view, k, v, slots, kind.write.config)
 
 
-def launch_attend(geometry: Geometry, call: AttendCall, batch_invariant: bool) -> None:
+def launch_attend(geometry: Geometry, call: AttendCall, batch_invariant: bool, asked: Asked | None = None) -> None:
     """Attend with decode for at most `kind.decode_rows` query rows a sequence, else with prefill, without a split.
 
     Both are right for every mix of query lengths; the rule needs host values only.
@@ -49,7 +61,14 @@ def launch_attend(geometry: Geometry, call: AttendCall, batch_invariant: bool) -
     if call.features.prefix_ranges is not None:
         call = replace(call, features=features.within_sequences(call.features, call.seq_lens))
     step = kind.decode if _decodes(kind, tokens, n_seqs) else kind.prefill
-    load(step.launcher)(call, config_of(step, default=batch_invariant or call.split.shares > 0))
+    launcher = load(step.launcher)
+    with _kept(launcher, asked, call.out, call.lse):
+        launcher(call, config_of(step, default=batch_invariant or call.split.shares > 0))
+
+
+def _kept(launcher: Any, asked: Asked | None, *made: torch.Tensor | None) -> AbstractContextManager[None]:
+    """Return what keeps the launches of a call, where it is one to be kept and the launcher does nothing else."""
+    return nullcontext() if asked is None or not getattr(launcher, "only_submits", False) else asked.recorded(*made)
 
 
 def _decodes(kind: Kind, tokens: int, n_seqs: int) -> bool:

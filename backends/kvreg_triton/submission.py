@@ -1,0 +1,207 @@
+"""One launch: handed to Triton the first time, and made without it once its compiled kernel is known.
+
+Triton's `kernel[grid](...)` looks at every argument and option to find the compiled kernel that they take, which costs
+20 to 25 us of the host's time in each launch. What it finds is kept here, by the same facts: of a pointer its type and
+whether it is a multiple of 16, of an integer whether it is 1, a multiple of 16 and held by 32 bits, the device, and
+all of the compile-time constants and options. The next launch calls the compiled kernel as `JITFunction.run` ends.
+
+`compile_only()` turns every launch of the current thread into a compilation, so that a validation or tuning run can
+build all its specializations in parallel processes before the card is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import triton
+from triton import knobs
+from triton.compiler import CompiledKernel
+from triton.runtime.driver import driver
+
+from kvreg.runtime import replay
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
+"""Whether Triton runs its kernels on the CPU; read once, as Triton itself does when a kernel is defined."""
+
+RELEASES = ((3, 6), (3, 9))
+"""First and last release of Triton whose `JITFunction.run` was read: its end is what `_Compiled.launch` does, and its
+keys are no finer than `_seen`. Others are handed every launch."""
+
+BACKEND = "cuda"
+"""The backend of which the same is known: AMD's looks at the size of a tensor's storage as well."""
+
+DIRECT = (
+    not INTERPRETED
+    and RELEASES[0] <= tuple(int(part) for part in triton.__version__.split(".")[:2]) <= RELEASES[1]
+    and torch.version.hip is None
+    and getattr(torch.version, "xpu", None) is None
+)
+"""Whether launches of this process may be made without Triton."""
+
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+_RUNTIME = knobs.runtime
+_INT32 = 1 << 31
+_INT64 = 1 << 63
+
+_state = threading.local()
+
+
+@contextmanager
+def compile_only() -> Iterator[list[Any]]:
+    """Compile instead of launching; yields the list that the compiled kernels are appended to."""
+    _state.compiled = compiled = []
+    try:
+        with replay.paused():
+            yield compiled
+    finally:
+        _state.compiled = None
+
+
+class Programs:
+    """A kernel whose first grid axis has so many programs, whatever the rows and splits of a call."""
+
+    def __init__(self, kernel: Any, programs: int) -> None:
+        self.kernel, self.programs = kernel, programs
+
+
+def submit(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any]) -> None:
+    """Launch `kernel` on the device of its first tensor, or only compile it under `compile_only`."""
+    if isinstance(kernel, Programs):
+        kernel, grid = kernel.kernel, (kernel.programs, *grid[1:2])
+    if 0 in grid:
+        return
+    compiled = getattr(_state, "compiled", None)
+    if not INTERPRETED:
+        # Triton 3.10 will change the default; contraction to FMA is what the evidence was taken with.
+        meta["enable_fp_fusion"] = True
+    if compiled is not None:
+        compiled.append(kernel.warmup(*args, grid=grid, **meta))
+    elif args[0].is_cpu or args[0].device.index == torch.accelerator.current_device_index():
+        _launch(kernel, grid, args, meta)
+    else:
+        with torch.accelerator.device_index(args[0].device.index):
+            _launch(kernel, grid, args, meta)
+
+
+class _Compiled:
+    """A compiled kernel on one device, with its compile-time constants in the kernel's order."""
+
+    __slots__ = ("constants", "device", "function", "kernel", "packed", "run")
+
+    def __init__(self, kernel: CompiledKernel, device: int, constants: tuple[Any, ...]) -> None:
+        self.kernel = kernel  # which unloads its module when nobody holds it
+        self.run = kernel.run
+        self.function = kernel.function
+        self.packed = kernel.packed_metadata
+        self.device = device
+        self.constants = constants
+
+    def launch(self, grid: tuple[int, int, int], values: Sequence[Any]) -> None:
+        """Launch on the current stream, with an address in the place of each tensor."""
+        stream = driver.active.get_current_stream(self.device)
+        self.run(*grid, stream, self.function, self.packed, None, None, None, *values, *self.constants)
+
+
+class _Placed:
+    """A compiled kernel with its grid, as kvreg.runtime.replay makes it again."""
+
+    __slots__ = ("compiled", "grid")
+
+    def __init__(self, compiled: _Compiled, grid: tuple[int, int, int]) -> None:
+        self.compiled, self.grid = compiled, grid
+
+    def ready(self) -> bool:
+        """Return whether Triton need not be asked: see `_is_watched`."""
+        return not _is_watched()
+
+    def run(self, values: tuple[Any, ...]) -> None:
+        """Launch on the kernel's device, whichever is the current one."""
+        compiled = self.compiled
+        if driver.active.get_current_device() == compiled.device:
+            compiled.launch(self.grid, values)
+        else:
+            with torch.accelerator.device_index(compiled.device):
+                compiled.launch(self.grid, values)
+
+
+_compiled: dict[Any, _Compiled] = {}
+"""By device and facts; as many as Triton keeps itself, and as long."""
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any]) -> None:
+    recording = replay.current()
+    possible = DIRECT and type(kernel) is triton.JITFunction and not kernel.pre_run_hooks
+    seen = _seen(args) if possible and not _is_watched() else None
+    if seen is None:
+        kernel[grid](*args, **meta)
+        if recording is not None:
+            recording.spoil(for_good=not possible)
+        return
+    facts, values = seen
+    device = driver.active.get_current_device()
+    key = (kernel, device, *facts, *meta.items())
+    found = _compiled.get(key)
+    whole_grid = (*grid, 1, 1)[:3]
+    if found is not None:
+        found.launch(whole_grid, values)
+    else:
+        found = _read(kernel, kernel[grid](*args, **meta), device, len(args), meta)
+        if found is not None:
+            _compiled[key] = found
+    if recording is not None and found is None:
+        recording.spoil()
+    elif recording is not None:
+        recording.add(_Placed(found, whole_grid), args)
+
+
+def _seen(args: tuple[Any, ...]) -> tuple[list[Any], list[Any]] | None:
+    """Return what Triton compiles a kernel for, and the arguments with addresses in the place of tensors.
+
+    None where one is of a type that is not known here.
+    """
+    facts: list[Any] = []
+    values: list[Any] = []
+    for value in args:
+        kind = type(value)
+        if kind is int:
+            wide = 0 if -_INT32 <= value < _INT32 else 32 if -_INT64 <= value < _INT64 else 64
+            facts.append(1 if value == 1 else wide + (16 if value % 16 == 0 else 0))
+        elif kind in _TENSORS:
+            facts.append(value.dtype)
+            value = value.data_ptr()
+            facts.append(value % 16 == 0)
+        elif kind is float or kind is bool:
+            facts.append(kind)
+        else:
+            return None
+        values.append(value)
+    return facts, values
+
+
+def _read(kernel: Any, launched: Any, device: int, count: int, meta: dict[str, Any]) -> _Compiled | None:
+    """Return what Triton launched as it can be launched again; None where it has not the form that is known.
+
+    `count`: arguments given by place; those behind them are constants that `meta` names.
+    """
+    if type(launched) is not CompiledKernel or launched.metadata.target.backend != BACKEND:
+        return None
+    if any(each.is_constexpr for each in kernel.params[:count]):
+        return None
+    names = [each.name for each in kernel.params[count:]]
+    if not all(name in meta for name in names):
+        return None
+    return _Compiled(launched, device, tuple(meta[name] for name in names))
+
+
+def _is_watched() -> bool:
+    """Return whether Triton has to be asked: a profiler is told of launches, or it would compile another kernel."""
+    if _RUNTIME.debug or getattr(_RUNTIME, "add_stages_inspection_hook", None) is not None:
+        return True
+    # None and an empty chain of hooks listen to nothing.
+    enter, leave = _RUNTIME.launch_enter_hook, _RUNTIME.launch_exit_hook
+    return bool(enter and getattr(enter, "calls", True)) or bool(leave and getattr(leave, "calls", True))
