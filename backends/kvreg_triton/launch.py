@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -47,15 +48,23 @@ def scales_of(cache: CacheView) -> tuple[Any, ...]:
 
 def shape_constants(cache: CacheView) -> dict[str, Any]:
     """Return the compile-time constants that follow from the cache alone."""
+    align = max(1, cache.alignment // cache.k.element_size())
+    packed = cache.mode is Mode.INT4_PER_TOKEN_HEAD
+    return dict(_shape_constants(cache.head_size, align, cache.page, cache.v.stride(3) if packed else None))
+
+
+@lru_cache(maxsize=64)
+def _shape_constants(head_size: int, align: int, page: int, v_byte: int | None) -> Mapping[str, Any]:
+    """Return constants by what they follow from; `v_byte`: of packed codes, how far bytes of a row of V lie apart."""
     constants: dict[str, Any] = {
-        "HEAD": cache.head_size,
-        "WIDTH": triton.next_power_of_2(cache.head_size),
-        "ALIGN": max(1, cache.alignment // cache.k.element_size()),
-        "PAGE": cache.page,
+        "HEAD": head_size,
+        "WIDTH": triton.next_power_of_2(head_size),
+        "ALIGN": align,
+        "PAGE": page,
     }
-    if cache.mode is Mode.INT4_PER_TOKEN_HEAD:
-        block = rotation_block(cache.head_size)
-        constants |= {"BLOCK": block, "LEVELS": block.bit_length() - 1, "V_BYTE": cache.v.stride(3)}
+    if v_byte is not None:
+        block = rotation_block(head_size)
+        constants |= {"BLOCK": block, "LEVELS": block.bit_length() - 1, "V_BYTE": v_byte}
     return constants
 
 

@@ -45,7 +45,6 @@ DIRECT = (
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _RUNTIME = knobs.runtime
-_INT32 = 1 << 31
 _INT64 = 1 << 63
 
 _state = threading.local()
@@ -169,12 +168,17 @@ def _seen(args: tuple[Any, ...]) -> tuple[list[Any], list[Any]] | None:
     for value in args:
         kind = type(value)
         if kind is int:
-            wide = 0 if -_INT32 <= value < _INT32 else 32 if -_INT64 <= value < _INT64 else 64
-            facts.append(1 if value == 1 else wide + (16 if value % 16 == 0 else 0))
+            if value == 1:
+                facts.append(1)
+            elif -0x80000000 <= value <= 0x7FFFFFFF:
+                facts.append(32 if value & 15 else 33)
+            else:
+                wide = 64 if -_INT64 <= value < _INT64 else 128
+                facts.append(wide if value & 15 else wide + 1)
         elif kind in _TENSORS:
             facts.append(value.dtype)
             value = value.data_ptr()
-            facts.append(value % 16 == 0)
+            facts.append(value & 15 == 0)
         elif kind is float or kind is bool:
             facts.append(kind)
         else:

@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "0" else ["test_*.py"]
+collect_ignore_glob = ["test_*.py"]
+if os.environ.get("TRITON_INTERPRET") == "0":
+    sys.path.insert(0, str(Path(__file__).parent))
+    collect_ignore_glob = []
 
 
 @pytest.fixture(scope="session")
