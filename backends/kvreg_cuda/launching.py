@@ -18,7 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from kvreg.runtime.launchers import AttendCall, CacheView
 from kvreg_cuda.shares import MOST_ROWS
 from kvreg_triton.launch import Decode, Write
-from kvreg_triton.submission import INTERPRETED, Programs, submit
+from kvreg_triton.submission import DIRECT, INTERPRETED, Programs, submit
 
 COMPILED = tl.constexpr(not INTERPRETED)
 
@@ -68,6 +68,19 @@ def shareable(call: AttendCall) -> bool:
     )
 
 
+def units_filled(programs: int, device: torch.device) -> int:
+    """Return how many programs each multiprocessor of a card gets of so many; 0 on what is no card."""
+    if device.type != "cuda":
+        return 0
+    return -(-programs // torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def crowded_out(call: AttendCall, most: int) -> Mapping[str, Any]:
+    """Return the launch options with which attention comes up while the launch before ends, and none crowd."""
+    overlap = overlapping(call.q.device) if DIRECT else {}
+    return {**overlap, "most_per_unit": most} if overlap else {}
+
+
 class InShares(Decode):
     """Decode in splits, or in equal shares where a plan has them and the call allows it, joined by dependent launches.
 
@@ -98,7 +111,7 @@ class InShares(Decode):
         if plan.shares and shareable(call):
             self._share(call, config)
             return
-        self.launch(call, config, ())
+        self.launch(call, {**config, **crowded_out(call, config["programs_per_unit"])}, ())
         if plan.splits > 1:
             at_once = 64 if plan.chunk == 0 and plan.splits > FEW_SPLITS else 16
             # Of parts of one length most are empty; of even splits and of shares none is that has a row.
@@ -106,8 +119,11 @@ class InShares(Decode):
 
     def _share(self, call: AttendCall, config: Mapping[str, int]) -> None:
         rows, n_seqs, programs = call.q.shape[0], call.cu_q.shape[0] - 1, call.split.shares
+        # Shares of all heads fill the device: see `shares`.
+        most = units_filled(programs * call.cache.kv_heads, call.q.device)
         many = {"MANY": max(16, triton.next_power_of_2(n_seqs))}
-        Decode(Programs(self.attend_share, programs), None).launch(call, {**config, **many}, ())
+        attention = Decode(Programs(self.attend_share, programs), None)
+        attention.launch(call, {**config, **many, **crowded_out(call, most)}, ())
         lengths = (call.cu_q, call.seq_lens, rows, n_seqs, programs)
         self._join(self.join_shares, call, lengths, 16, {"SPARSE": False, "TILE": config["tile"], **many})
 

@@ -15,11 +15,10 @@ import triton
 import triton.language as tl
 
 from kvreg_cuda.laying_out import PAD, unit_of
-from kvreg_triton.attend_int4 import unrotated
+from kvreg_cuda.unit_rotation import lines, load_lines, rotated, rotated_back
 from kvreg_triton.attend_rows import load_query
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
 from kvreg_triton.paging import block_sequence, is_laid_out
-from kvreg_triton.rotation import hadamard, signs
 from kvreg_triton.scales import exponents
 
 LIFT = tl.constexpr(8.0)
@@ -27,17 +26,11 @@ LIFT = tl.constexpr(8.0)
 
 
 @triton.jit
-def scaled_query(
-    q, rows_ok, ROWS: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr,
-    ROTATED: tl.constexpr, COMPUTE: tl.constexpr,
-):  # fmt: skip
-    """Load q rows by their pointers (ROWS, 1), rotate them in float32, and divide each by a power of two.
+def in_range(y, COMPUTE: tl.constexpr):
+    """Divide rows y (ROWS, WIDTH) float32 by a power of two each that leaves a largest magnitude in [1, 2).
 
-    Returns (ROWS, WIDTH) COMPUTE of a largest magnitude in [1, 2), and the powers (ROWS,) float32.
+    Returns them in COMPUTE, and the powers (ROWS,) float32.
     """
-    y = load_query(q, rows_ok, HEAD, WIDTH, tl.float32)
-    if ROTATED:
-        y = hadamard(y * signs(WIDTH, BLOCK)[None, :], ROWS, WIDTH, BLOCK, LEVELS)
     power, inverse = exponents(tl.max(tl.abs(y), 1))
     return (y * inverse[:, None]).to(COMPUTE), tl.exp2(power)
 
@@ -145,12 +138,19 @@ def attend(
         row_scale *= tl.load(tensor_scales)
         v_unit *= tl.load(tensor_scales + 1)
     lift = 0.0
-    if RANGED:
-        query, power = scaled_query(from_q, mine, ROWS, HEAD, WIDTH, BLOCK, LEVELS, ROTATED, COMPUTE)
-        row_scale *= power
-        lift = LIFT
+    if ROTATED:
+        line = lines(ROWS, WIDTH)
+        token = block_index + line // group
+        line_q = q + (start_row + token).to(tl.int64) * q_row + (kv_head * group + line % group) * q_head
+        x = load_lines(line_q, (line < block_q * group) & (token < q_len), HEAD, ROWS, WIDTH)
+        query, power = in_range(rotated(x, ROWS, WIDTH, BLOCK, LEVELS), COMPUTE)
+    elif RANGED:
+        query, power = in_range(load_query(from_q, mine, HEAD, WIDTH, tl.float32), COMPUTE)
     else:
         query = load_query(from_q, mine, HEAD, WIDTH, COMPUTE)
+    if RANGED:
+        row_scale *= power
+        lift = LIFT
     # A negative scale turns q round, which is exact: maxima of products then are maxima of scores.
     query = tl.where((row_scale < 0.0)[:, None], -query, query)
     row_scale = tl.abs(row_scale)
@@ -192,7 +192,7 @@ def attend(
     channel = tl.arange(0, WIDTH)
     y = acc / tl.where(total > 0.0, total, 1.0)[:, None]
     if ROTATED:
-        y = unrotated(y, ROWS, WIDTH, BLOCK, LEVELS)
+        y = rotated_back(y, ROWS, WIDTH, BLOCK, LEVELS)
     to = out + (row * out_row + head * out_head)[:, None] + channel[None, :]
     tl.store(to, y.to(out.dtype.element_ty), mask=store_ok[:, None] & (channel < HEAD)[None, :])
     if has_lse:

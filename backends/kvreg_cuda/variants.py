@@ -68,16 +68,17 @@ def _prefill_config(mode: Mode) -> Callable[[Device, Request], Mapping[str, int]
         """The best of a grid on an H200 (docs/performance.md): two blocks of four warps on a unit, by turns.
 
         The more it takes to unpack a row, the sooner it pays to do it once: of 8 sequences of 8192 tokens int4 gains
-        from two blocks of query rows on, 8 bits from four, and 16 bits, which only become adjacent, from 16.
+        from one block of query rows on, 8 bits from two, and 16 bits, which only become adjacent, from eight.
         """
-        width = padded(request.head_size)
-        rows = max(128 if width <= 64 else 64 if width <= 256 else 16, padded(request.group))
+        width, int4 = padded(request.head_size), mode is Mode.INT4_PER_TOKEN_HEAD
+        rows = max(64 if width <= 256 or int4 else 32, padded(request.group))
         return {
             "rows": rows,
-            "tile": 64 if width <= 128 else 32,
+            "tile": 128 if width <= 64 else 64 if width <= 128 else 32,
             "num_warps": 4 if rows * width <= 64 * 256 else 8,
-            "num_stages": 3 if width <= 128 else 2,
-            "blocks_laid_out": {Mode.NONE: 16, Mode.INT4_PER_TOKEN_HEAD: 2}.get(mode, 4),
+            # int4 keeps q in registers, which leaves room for a third stage of two wider blocks.
+            "num_stages": 3 if width <= 128 or (int4 and width <= 256) else 2,
+            "blocks_laid_out": 1 if int4 else 8 if mode is Mode.NONE else 2,
         }
 
     return choose

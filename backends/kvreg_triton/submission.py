@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -75,16 +76,17 @@ def submit(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict
     if 0 in grid:
         return
     compiled = getattr(_state, "compiled", None)
+    most = meta.pop("most_per_unit", 0)
     if not INTERPRETED:
         # Triton 3.10 will change the default; contraction to FMA is what the evidence was taken with.
         meta["enable_fp_fusion"] = True
     if compiled is not None:
         compiled.append(kernel.warmup(*args, grid=grid, **meta))
     elif args[0].is_cpu or args[0].device.index == torch.accelerator.current_device_index():
-        _launch(kernel, grid, args, meta)
+        _launch(kernel, grid, args, meta, most)
     else:
         with torch.accelerator.device_index(args[0].device.index):
-            _launch(kernel, grid, args, meta)
+            _launch(kernel, grid, args, meta, most)
 
 
 class _Compiled:
@@ -92,11 +94,12 @@ class _Compiled:
 
     __slots__ = ("constants", "device", "function", "kernel", "packed", "run")
 
-    def __init__(self, kernel: CompiledKernel, device: int, constants: tuple[Any, ...]) -> None:
+    def __init__(self, kernel: CompiledKernel, device: int, constants: tuple[Any, ...], shared: int) -> None:
         self.kernel = kernel  # which unloads its module when nobody holds it
         self.run = kernel.run
         self.function = kernel.function
-        self.packed = kernel.packed_metadata
+        warps, ctas, own = kernel.packed_metadata
+        self.packed = (warps, ctas, max(own, shared))
         self.device = device
         self.constants = constants
 
@@ -132,7 +135,7 @@ _compiled: dict[Any, _Compiled] = {}
 """By device and facts; as many as Triton keeps itself, and as long."""
 
 
-def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any]) -> None:
+def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any], most: int) -> None:
     recording = replay.current()
     possible = DIRECT and type(kernel) is triton.JITFunction and not kernel.pre_run_hooks
     seen = _seen(args) if possible and not _is_watched() else None
@@ -143,13 +146,13 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dic
         return
     facts, values = seen
     device = driver.active.get_current_device()
-    key = (kernel, device, *facts, *meta.items())
+    key = (kernel, device, most, *facts, *meta.items())
     found = _compiled.get(key)
     whole_grid = (*grid, 1, 1)[:3]
     if found is not None:
         found.launch(whole_grid, values)
     else:
-        found = _read(kernel, kernel[grid](*args, **meta), device, len(args), meta)
+        found = _read(kernel, kernel[grid](*args, **meta), device, len(args), meta, most)
         if found is not None:
             _compiled[key] = found
     if recording is not None and found is None:
@@ -187,7 +190,7 @@ def _seen(args: tuple[Any, ...]) -> tuple[list[Any], list[Any]] | None:
     return facts, values
 
 
-def _read(kernel: Any, launched: Any, device: int, count: int, meta: dict[str, Any]) -> _Compiled | None:
+def _read(kernel: Any, launched: Any, device: int, count: int, meta: dict[str, Any], most: int) -> _Compiled | None:
     """Return what Triton launched as it can be launched again; None where it has not the form that is known.
 
     `count`: arguments given by place; those behind them are constants that `meta` names.
@@ -199,7 +202,27 @@ def _read(kernel: Any, launched: Any, device: int, count: int, meta: dict[str, A
     names = [each.name for each in kernel.params[count:]]
     if not all(name in meta for name in names):
         return None
-    return _Compiled(launched, device, tuple(meta[name] for name in names))
+    return _Compiled(launched, device, tuple(meta[name] for name in names), _set_aside(device, most))
+
+
+FREELY_SHARED = 48 << 10
+"""Bytes of shared memory that a launch may ask for without a kernel's leave (CUDA C++ Programming Guide)."""
+
+RESERVED = 1 << 10
+"""Bytes of shared memory that the system takes for each program from sm_80 on (the same guide)."""
+
+SHARED_STEP = 128
+"""Shared memory is handed out in such units."""
+
+
+@cache
+def _set_aside(device: int, most: int) -> int:
+    """Return shared memory with which no more than `most` programs fit on a multiprocessor; 0 where it takes leave."""
+    if not most:
+        return 0
+    whole = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
+    wanted = (whole // (most + 1) - RESERVED) // SHARED_STEP * SHARED_STEP + SHARED_STEP
+    return wanted if 0 < wanted <= FREELY_SHARED else 0
 
 
 def _is_watched() -> bool:
