@@ -1,8 +1,9 @@
 """Launches that no portable kernel knows: overlapping ones, and ones of as many programs as fill the card.
 
-From sm_90 on joins and writes are dependent launches: their programs come up while the last of the launch before
-them runs and wait there for all of it, so that the time of a launch is hidden. Attention is not: programs that come up
-while others leave crowd on the first multiprocessors that have room, and end late (docs/performance.md).
+From sm_90 on attention, joins and writes are dependent launches: their programs come up while the last of the launch
+before them runs and wait there for all of it, so that the time of a launch is hidden. Attention that comes up while
+other programs leave would crowd on the first multiprocessors that have room, and end late, so shared memory is set
+aside until no more programs fit than are launched for each (docs/performance.md).
 """
 
 from collections.abc import Mapping
@@ -76,7 +77,10 @@ def units_filled(programs: int, device: torch.device) -> int:
 
 
 def crowded_out(call: AttendCall, most: int) -> Mapping[str, Any]:
-    """Return the launch options with which attention comes up while the launch before ends, and none crowd."""
+    """Return the launch options with which attention comes up while the launch before ends, `most` a unit.
+
+    Only where kvreg launches itself: Triton's own launches set no shared memory aside.
+    """
     overlap = overlapping(call.q.device) if DIRECT else {}
     return {**overlap, "most_per_unit": most} if overlap else {}
 

@@ -70,7 +70,11 @@ class Programs:
 
 
 def submit(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any]) -> None:
-    """Launch `kernel` on the device of its first tensor, or only compile it under `compile_only`."""
+    """Launch `kernel` on the device of its first tensor, or only compile it under `compile_only`.
+
+    `meta`: its compile-time constants and the compiler's options, and with `most_per_unit` how many of its programs a
+    multiprocessor may hold at once, where kvreg launches itself; 0 or nothing for as many as fit.
+    """
     if isinstance(kernel, Programs):
         kernel, grid = kernel.kernel, (kernel.programs, *grid[1:2])
     if 0 in grid:
