@@ -69,20 +69,17 @@ def shareable(call: AttendCall) -> bool:
     )
 
 
-def units_filled(programs: int, device: torch.device) -> int:
-    """Return how many programs each multiprocessor of a card gets of so many; 0 on what is no card."""
-    if device.type != "cuda":
-        return 0
-    return -(-programs // torch.cuda.get_device_properties(device).multi_processor_count)
+def crowded_out(call: AttendCall, programs: int) -> Mapping[str, Any]:
+    """Return the launch options with which attention of so many programs comes up while the launch before it ends.
 
-
-def crowded_out(call: AttendCall, most: int) -> Mapping[str, Any]:
-    """Return the launch options with which attention comes up while the launch before ends, `most` a unit.
-
-    Only where kvreg launches itself: Triton's own launches set no shared memory aside.
+    Only where kvreg launches itself: Triton's own launches set no shared memory aside, and programs would crowd.
     """
-    overlap = overlapping(call.q.device) if DIRECT else {}
-    return {**overlap, "most_per_unit": most} if overlap else {}
+    device = call.q.device
+    overlap = overlapping(device) if DIRECT else {}
+    if not overlap:
+        return {}
+    units = torch.cuda.get_device_properties(device).multi_processor_count
+    return {**overlap, "most_per_unit": -(-programs // units)}
 
 
 class InShares(Decode):
@@ -115,7 +112,8 @@ class InShares(Decode):
         if plan.shares and shareable(call):
             self._share(call, config)
             return
-        self.launch(call, {**config, **crowded_out(call, config["programs_per_unit"])}, ())
+        programs = call.q.shape[0] * call.cache.kv_heads * plan.splits
+        self.launch(call, {**config, **crowded_out(call, programs)}, ())
         if plan.splits > 1:
             at_once = 64 if plan.chunk == 0 and plan.splits > FEW_SPLITS else 16
             # Of parts of one length most are empty; of even splits and of shares none is that has a row.
@@ -123,11 +121,9 @@ class InShares(Decode):
 
     def _share(self, call: AttendCall, config: Mapping[str, int]) -> None:
         rows, n_seqs, programs = call.q.shape[0], call.cu_q.shape[0] - 1, call.split.shares
-        # Shares of all heads fill the device: see `shares`.
-        most = units_filled(programs * call.cache.kv_heads, call.q.device)
         many = {"MANY": max(16, triton.next_power_of_2(n_seqs))}
         attention = Decode(Programs(self.attend_share, programs), None)
-        attention.launch(call, {**config, **many, **crowded_out(call, most)}, ())
+        attention.launch(call, {**config, **many, **crowded_out(call, programs * call.cache.kv_heads)}, ())
         lengths = (call.cu_q, call.seq_lens, rows, n_seqs, programs)
         self._join(self.join_shares, call, lengths, 16, {"SPARSE": False, "TILE": config["tile"], **many})
 
