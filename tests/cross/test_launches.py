@@ -33,6 +33,8 @@ ASKED = [
     ("gfx942", "triton-int4-decode"),
     ("sm_86", "triton-int4-decode"),
     ("h200", "cuda-int4-decode"),
+    ("h200", "cuda-int4-prefill"),
+    ("h200", "cuda-none-prefill"),
     ("gfx942", "triton-int4-prefill"),
     ("gfx942", "rocm-int4-prefill"),
     ("gfx942", "triton-fp8h-write"),
@@ -80,6 +82,20 @@ def test_equal_shares_are_recorded_where_a_launcher_has_them(recorded):
         "attend shares": "attend_share",
         "reduce shares": "join_shares",
     }
+
+
+def test_prefill_is_recorded_with_what_it_lays_out_before_and_with_what_it_leaves_to_pages(recorded):
+    int4, plain = recorded["h200 cuda-int4-prefill"], recorded["h200 cuda-none-prefill"]
+
+    assert {form: each.kernel for form, each in int4.items()} == {
+        "find peaks": "kvreg_cuda.laying_out:find_peaks",
+        "lay out": "kvreg_cuda.laying_out:lay_out",
+        "attend": "kvreg_cuda.prefill:attend",
+        "attend pages": "kvreg_triton.attend_int4:attend",
+    }
+    assert set(plain) == {*int4} - {"find peaks"}
+    assert int4["attend"].signature["k_rows"].startswith("tensordesc<fp16[64, 128]")
+    assert plain["attend"].signature["k_rows"].startswith("tensordesc<bf16[64, 128]")
 
 
 def test_a_cache_over_2_gib_is_not_promised_to_lie_within_it(recorded):
