@@ -1,4 +1,4 @@
-"""What a tuner tries for the decode variants of this package: the regions that grids on H200s found good. Torch-free.
+"""What a tuner tries for decode and prefill of this package: the regions that grids on H200s found good. Torch-free.
 
 Every value stands with its source. What the values leave over is pruned by `unfit`, with its reason, so that a space
 has some tens of configs and is tried as a whole.
@@ -41,6 +41,16 @@ PAIRED_DECODE: Mapping[str, tuple[int, ...]] = {
 }
 """Decode over pairs of 8-bit codes."""
 
+PREFILL: Mapping[str, tuple[int, ...]] = {
+    # 64 were the best up to 256, 32 of 16 bits at 512; 128 with 8 warps came next (docs/performance.md).
+    "rows": (32, 64, 128),
+    "tile": (32, 64, 128),
+    "num_warps": (4, 8),
+    # 4 leave room for one block on a unit and lost.
+    "num_stages": (2, 3),
+}
+"""Prefill over laid out rows; from how many query rows on a sequence is one stays the default's."""
+
 WANTED: Mapping[tuple[int, int, int], int] = {
     (64, 32, 1): 128,
     (64, 32, 2): 142,
@@ -71,7 +81,10 @@ REGISTER_STEP = 8
 
 
 def knobs(variant: Variant, request: Request) -> Mapping[str, tuple[int, ...]] | None:
-    """Return what is searched for a decode of this package; None where nothing here was in a grid."""
+    """Return what is searched for decode and prefill of this package; None where nothing here was in a grid."""
+    if lays_out(variant):
+        least = max(16, padded(request.group))
+        return {**PREFILL, "rows": tuple(rows for rows in PREFILL["rows"] if rows >= least) or (least,)}
     if variant.op is not Op.DECODE or not variant.needs_card:
         return None
     if variant.mode is not Mode.INT4_PER_TOKEN_HEAD:
@@ -83,9 +96,24 @@ def unfit(variant: Variant, device: Device, request: Request, config: Mapping[st
     """Return why a config of `knobs` needs no trial; None where nothing tells."""
     if knobs(variant, request) is None:
         return None
+    if lays_out(variant):
+        return _staged(variant, device, request, config)
     if dict(config) == {**variant.default_config(device, request), "maxnreg": UNBOUND}:
         return f"{UNBOUND} registers are no bound: the default"
     return _bound(request, config) or _crowd(variant, device, request, config)
+
+
+def lays_out(variant: Variant) -> bool:
+    """Return whether a variant is prefill over laid out rows."""
+    return variant.op is Op.PREFILL and variant.launcher.startswith("kvreg_cuda.")
+
+
+def _staged(variant: Variant, device: Device, request: Request, config: Mapping[str, int]) -> str | None:
+    """More shared memory than a block may have: stages of K and V in 16 bits, and q but for int4's."""
+    row_bytes = 2 * padded(request.head_size)
+    rows = 0 if variant.mode is Mode.INT4_PER_TOKEN_HEAD else config["rows"]
+    wanted, most = (rows + 2 * config["num_stages"] * config["tile"]) * row_bytes, device.shared_per_block_max_bytes
+    return None if most is None or wanted <= most else f"{wanted} B of shared memory, at most {most} B"
 
 
 def _bound(request: Request, config: Mapping[str, int]) -> str | None:

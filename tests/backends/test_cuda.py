@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kvreg.core import resolve
 from kvreg.core.modes import Mode
-from kvreg.core.requests import Request
+from kvreg.core.requests import Op, Request
 from kvreg_cuda.backend import BACKEND
 from kvreg_cuda.variants import own
 
 H200 = resolve.resolve("h200").device
-DECODE, *PAIRED, WRITE = own()
+DECODE, WRITE = (each for name in ("cuda-int4-decode", "cuda-int4-write") for each in own() if each.id.name == name)
+PAIRED = [each for each in own() if each.op is Op.DECODE and each is not DECODE]
+PREFILL = [each for each in own() if each.op is Op.PREFILL]
 
 
 def request(head_size: int = 128) -> Request:
@@ -50,3 +54,19 @@ def test_the_default_of_the_rotating_write_is_one_of_the_configs_that_are_tried(
         space, default = BACKEND.space(WRITE, H200, request(head_size)), WRITE.default_config(H200, request(head_size))
         assert default["rows"] in space["rows"]
         assert default["num_warps"] in space["num_warps"]
+
+
+@pytest.mark.parametrize("head_size", [40, 64, 128, 256, 512])
+@pytest.mark.parametrize("variant", PREFILL, ids=lambda each: each.id.name)
+def test_the_default_of_prefill_is_tried_and_fits_shared_memory(variant, head_size):
+    space, default = BACKEND.space(variant, H200, request(head_size)), variant.default_config(H200, request(head_size))
+
+    assert {name: default[name] in values for name, values in space.items()} == dict.fromkeys(space, True)
+    assert BACKEND.unfit(variant, H200, request(head_size), default) is None
+
+
+def test_prefill_in_more_shared_memory_than_a_block_has_is_not_tried():
+    plain = next(each for each in PREFILL if each.mode is Mode.NONE)
+    config = {**plain.default_config(H200, request()), "rows": 128, "tile": 128, "num_stages": 4, "num_warps": 8}
+    # Four stages of 128 rows of K and V, and 128 of q, 256 bytes each.
+    assert BACKEND.unfit(plain, H200, request(), config) == "294912 B of shared memory, at most 232448 B"
