@@ -41,7 +41,7 @@ def candidates(mode: Mode, op: Op, device: Device, request: Request) -> Sequence
         first = _unpacking(mode, request.head_size)
         return (first, *_PREFILL) if first else _PREFILL
     if op is Op.WRITE:
-        return (_rotating_write(request.head_size), {}) if int4 else ({},)
+        return (_rotating_write(request.head_size) if int4 else _narrow_write(mode, request.head_size), {})
     return _DECODE if int4 else (_streaming(mode, request.head_size), *_DECODE)
 
 
@@ -56,6 +56,13 @@ def _unpacking(mode: Mode, head_size: int) -> Mapping[str, int]:
     if mode is Mode.NONE or padded(head_size) > 128:
         return {}
     return {"tile": 64, "num_stages": 1 if mode is Mode.INT4_PER_TOKEN_HEAD else 2}
+
+
+def _narrow_write(mode: Mode, head_size: int) -> Mapping[str, int]:
+    """The best of grids on an H200 at six shapes: a warp, in which no row's largest value is shared; fp8 of one scale
+    for all rows, which spills there, takes two. int8 of 8192 tokens of 8 heads of 128 takes 29 us instead of 44."""
+    values = 1024 if mode is Mode.NONE else 512
+    return {"rows": max(1, values // padded(head_size)), "num_warps": 2 if mode is Mode.FP8_PER_TENSOR else 1}
 
 
 def _rotating_write(head_size: int) -> Mapping[str, int]:

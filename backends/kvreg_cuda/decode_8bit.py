@@ -22,10 +22,10 @@ from kvreg_cuda.launching import let_dependents_start, wait_for_the_launch_befor
 from kvreg_cuda.paging import place_of, sequence_of
 from kvreg_cuda.shares import row_at, units_of, units_of_start
 from kvreg_triton.attend_rows import load_query, row_scales
+from kvreg_triton.launch import INTERPRETED
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
 from kvreg_triton.paging import aligned, split_bounds
 from kvreg_triton.scales import EXPONENT, exponents
-from kvreg_triton.submission import INTERPRETED
 
 PACKED = tl.constexpr(not INTERPRETED)
 """Two pairs at a time by inline PTX, which the interpreter cannot run."""

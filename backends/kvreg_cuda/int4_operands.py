@@ -14,7 +14,7 @@ of a score to the rounding of a weight, is then done once a key instead of once 
 import triton
 import triton.language as tl
 
-from kvreg_triton.submission import INTERPRETED
+from kvreg_triton.launch import INTERPRETED
 
 PACKED = tl.constexpr(not INTERPRETED)
 """Four bytes at a time by inline PTX: LLVM masks the bytes of a word one by one, 500 more instructions a tile."""

@@ -16,10 +16,10 @@ import triton.language as tl
 from triton.language import target_info
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kvreg.runtime.direct import Direct
 from kvreg.runtime.launchers import AttendCall, CacheView
 from kvreg_cuda.shares import MOST_ROWS
-from kvreg_triton.launch import Decode, Write
-from kvreg_triton.submission import DIRECT, INTERPRETED, Programs, submit
+from kvreg_triton.launch import INTERPRETED, Decode, Write, submit
 
 COMPILED = tl.constexpr(not INTERPRETED)
 
@@ -58,6 +58,20 @@ def overlapping(device: torch.device) -> Mapping[str, bool]:
     return {"launch_pdl": True} if able else {}
 
 
+class Programs:
+    """A kernel whose first grid axis has so many programs, whatever the rows and splits of a call."""
+
+    def __init__(self, kernel: Any, programs: int) -> None:
+        self.kernel, self.programs = kernel, programs
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return self.kernel[self.programs, grid[1]]
+
+    def warmup(self, *args: Any, grid: tuple[int, ...], **meta: Any) -> Any:
+        """Compile as triton.JITFunction.warmup does."""
+        return self.kernel.warmup(*args, grid=(self.programs, grid[1]), **meta)
+
+
 def shareable(call: AttendCall) -> bool:
     """Return whether equal shares can serve a call: a row a sequence, whose keys begin with its first."""
     features = call.features
@@ -69,13 +83,13 @@ def shareable(call: AttendCall) -> bool:
     )
 
 
-def crowded_out(call: AttendCall, programs: int) -> Mapping[str, Any]:
+def crowded_out(kernel: Any, call: AttendCall, programs: int) -> Mapping[str, Any]:
     """Return the launch options with which attention of so many programs comes up while the launch before it ends.
 
     Only where kvreg launches itself: Triton's own launches set no shared memory aside, and programs would crowd.
     """
     device = call.q.device
-    overlap = overlapping(device) if DIRECT else {}
+    overlap = overlapping(device) if isinstance(kernel, Direct) else {}
     if not overlap:
         return {}
     units = torch.cuda.get_device_properties(device).multi_processor_count
@@ -88,6 +102,8 @@ class InShares(Decode):
     Parts of a fixed length are read 16 side by side whatever their number: the order of a sum would depend on the
     longest sequence of a batch, and batch-invariant sums must not.
     """
+
+    only_submits = True
 
     def __init__(self, attend: Any, attend_share: Any, join: Any, join_shares: Any) -> None:
         super().__init__(attend, join)
@@ -113,7 +129,7 @@ class InShares(Decode):
             self._share(call, config)
             return
         programs = call.q.shape[0] * call.cache.kv_heads * plan.splits
-        self.launch(call, {**config, **crowded_out(call, programs)}, ())
+        self.launch(call, {**config, **crowded_out(self.kernel, call, programs)})
         if plan.splits > 1:
             at_once = 64 if plan.chunk == 0 and plan.splits > FEW_SPLITS else 16
             # Of parts of one length most are empty; of even splits and of shares none is that has a row.
@@ -123,7 +139,8 @@ class InShares(Decode):
         rows, n_seqs, programs = call.q.shape[0], call.cu_q.shape[0] - 1, call.split.shares
         many = {"MANY": max(16, triton.next_power_of_2(n_seqs))}
         attention = Decode(Programs(self.attend_share, programs), None)
-        attention.launch(call, {**config, **many, **crowded_out(call, programs * call.cache.kv_heads)}, ())
+        overlap = crowded_out(self.attend_share, call, programs * call.cache.kv_heads)
+        attention.launch(call, {**config, **many, **overlap})
         lengths = (call.cu_q, call.seq_lens, rows, n_seqs, programs)
         self._join(self.join_shares, call, lengths, 16, {"SPARSE": False, "TILE": config["tile"], **many})
 
@@ -145,6 +162,8 @@ class InShares(Decode):
 
 class OverlappingWrite(Write):
     """Launches a write that comes up while the launch before it ends."""
+
+    only_submits = True
 
     def __call__(
         self, cache: CacheView, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor, config: Mapping[str, int]

@@ -21,8 +21,9 @@ than `least` query rows are left out: so little is read of them that pages serve
 import triton
 import triton.language as tl
 
+from kvreg_cuda.paging import is_laid_out
 from kvreg_triton.attend_int4 import centred, scales_and_zeros
-from kvreg_triton.paging import aligned, is_laid_out, slots_of, value_rows
+from kvreg_triton.paging import aligned, slots_of, value_rows
 from kvreg_triton.scales import exponents
 
 PAD = tl.constexpr(128)

@@ -38,3 +38,12 @@ def sequence_of(cu_q, seq_lens, n_seqs, block, block_q, apart):
         stop = tl.load(cu_q + seq + 1)
         tokens = tl.load(seq_lens + seq)
     return seq, start, stop - start, tokens
+
+
+@triton.jit
+def is_laid_out(q_len, seq_len, least, most):
+    """Return whether a sequence of `q_len` query rows and `seq_len` tokens is read from rows that were laid out.
+
+    Two launches share a batch by this: from pages too few blocks read its rows for them to be unpacked first.
+    """
+    return (q_len >= least) & (seq_len <= most)

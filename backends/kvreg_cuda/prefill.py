@@ -15,10 +15,11 @@ import triton
 import triton.language as tl
 
 from kvreg_cuda.laying_out import PAD, unit_of
+from kvreg_cuda.paging import is_laid_out
 from kvreg_cuda.unit_rotation import lines, load_lines, rotated, rotated_back
 from kvreg_triton.attend_rows import load_query
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
-from kvreg_triton.paging import block_sequence, is_laid_out
+from kvreg_triton.paging import block_sequence
 from kvreg_triton.scales import exponents
 
 LIFT = tl.constexpr(8.0)

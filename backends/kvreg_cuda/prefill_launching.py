@@ -21,9 +21,8 @@ from kvreg.runtime.launchers import AttendCall
 from kvreg_cuda.configs import paged_prefill
 from kvreg_cuda.laying_out import PAD, find_peaks, lay_out
 from kvreg_cuda.prefill import attend
-from kvreg_triton import attend_int4, attend_rows
-from kvreg_triton.launch import Prefill, launch_options, operand_types, rows_of, scales_of, shape_constants
-from kvreg_triton.submission import submit
+from kvreg_cuda.prefill_left import attend_int4_left, attend_rows_left
+from kvreg_triton.launch import Prefill, launch_options, operand_types, rows_of, scales_of, shape_constants, submit
 
 MOST_BYTES = 256 << 20
 """Memory for rows that are laid out: all heads of four Llama 3 8B prompts of 16384 tokens, or two heads of one of
@@ -49,6 +48,25 @@ def rows_type(dtype: torch.dtype, mode: Mode) -> tl.dtype:
     return operand_types(dtype, mode)[0 if mode is Mode.NONE else 1]
 
 
+NOTHING_LAID_OUT = (1 << 30, 0)
+"""Query rows from which, and tokens up to which, a sequence is laid out: none is."""
+
+
+class Leaving:
+    """A kernel that leaves to another launch what is laid out."""
+
+    def __init__(self, kernel: Any, laid_out: tuple[int, int]) -> None:
+        self.kernel, self.laid_out = kernel, laid_out
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        launch = self.kernel[grid]
+        return lambda *args, **meta: launch(*args, *self.laid_out, **meta)
+
+    def warmup(self, *args: Any, grid: tuple[int, ...], **meta: Any) -> Any:
+        """Compile as triton.JITFunction.warmup does."""
+        return self.kernel.warmup(*args, *self.laid_out, grid=grid, **meta)
+
+
 class LaidOut(Prefill):
     """Launches attention over whole contexts, over laid out rows where a sequence has many query rows.
 
@@ -66,9 +84,8 @@ class LaidOut(Prefill):
         cache, tokens, n_seqs = call.cache, call.q.shape[0], call.cu_q.shape[0] - 1
         group = call.q.shape[1] // cache.kv_heads
         least = config["blocks_laid_out"] * (config["rows"] // group)
-        paged = paged_prefill(cache.mode, cache.head_size, group)
         if tokens < least:
-            self.launch(call, paged)
+            self._attend_left(call, NOTHING_LAID_OUT)
             return
         rows = Rows(call)
         for first_seq in range(0, n_seqs, rows.seqs):
@@ -78,7 +95,12 @@ class LaidOut(Prefill):
                 self._lay_out(call, turn)
                 self._attend(call, turn, config)
         # How the rows of q divide is in the card's memory: what may be left is launched for.
-        self.launch(call, paged, (least, rows.room - PAD.value))
+        self._attend_left(call, (least, rows.room - PAD.value))
+
+    def _attend_left(self, call: AttendCall, laid_out: tuple[int, int]) -> None:
+        cache = call.cache
+        paged = paged_prefill(cache.mode, cache.head_size, call.q.shape[1] // cache.kv_heads)
+        Prefill(Leaving(self.kernel, laid_out)).launch(call, paged)
 
     def _lay_out(self, call: AttendCall, turn: Turn) -> None:
         cache, features, rows = call.cache, call.features, turn.rows
@@ -155,7 +177,7 @@ class LaidOut(Prefill):
                 "COMPUTE": operand,
                 "VALUES": operand,
             }
-            | launch_options(config),
+            | {name: value for name, value in launch_options(config).items() if name != "blocks_laid_out"},
         )  # fmt: skip
 
 
@@ -199,5 +221,5 @@ class Turn:
         return self.seqs, self.first_seq, self.first_head, self.rows.room, self.least
 
 
-PREFILL_ROWS = LaidOut(find_peaks, lay_out, attend, attend_rows.attend)
-PREFILL_INT4 = LaidOut(find_peaks, lay_out, attend, attend_int4.attend)
+PREFILL_ROWS = LaidOut(find_peaks, lay_out, attend, attend_rows_left)
+PREFILL_INT4 = LaidOut(find_peaks, lay_out, attend, attend_int4_left)

@@ -9,8 +9,8 @@ through shared memory at each level.
 import triton
 import triton.language as tl
 
+from kvreg_triton.launch import INTERPRETED
 from kvreg_triton.rotation import SIGN_WORDS, signs
-from kvreg_triton.submission import INTERPRETED
 
 SIDE = tl.constexpr(16)
 """Channels of a product: the depth of a matrix instruction of 16-bit values."""

@@ -122,7 +122,7 @@ def _prefill(mode: Mode, short: str) -> Variant:
             "kvreg_cuda.laying_out:find_peaks",
             "kvreg_cuda.laying_out:lay_out",
             "kvreg_cuda.prefill:attend",
-            f"kvreg_triton.{'attend_int4' if int4 else 'attend_rows'}:attend",
+            f"kvreg_cuda.prefill_left:{'attend_int4_left' if int4 else 'attend_rows_left'}",
             "kvreg_cuda.prefill_launching:LaidOut",
         ),
         format=_stored(mode),

@@ -24,9 +24,9 @@ import triton
 import triton.language as tl
 
 from kvreg_cuda.launching import OverlappingWrite, let_dependents_start, wait_for_the_launch_before
+from kvreg_triton.launch import INTERPRETED
 from kvreg_triton.paging import aligned
 from kvreg_triton.rotation import SIGN_WORDS
-from kvreg_triton.submission import INTERPRETED
 
 ON_CARD = tl.constexpr(not INTERPRETED)
 """The interpreter knows no PTX, and holds bf16 as integers and multiplies those: there products are of float32."""

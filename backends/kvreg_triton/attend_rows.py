@@ -19,7 +19,7 @@ import triton.language as tl
 from kvreg_triton.launch import Decode, Prefill
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
 from kvreg_triton.merging import AT_ONCE, highest, split_weights
-from kvreg_triton.paging import aligned, block_sequence, is_laid_out, slots_of, split_bounds
+from kvreg_triton.paging import aligned, block_sequence, slots_of, split_bounds
 from kvreg_triton.scales import exponents
 
 
@@ -96,19 +96,15 @@ def attend_tile(
 
 
 @triton.jit(
-    do_not_specialize=[
-        "tokens", "n_seqs", "group", "apart", "splits", "chunk", "has_lse", "table_row", "window", "laid_from",
-        "laid_to",
-    ]
-)  # fmt: skip
+    do_not_specialize=["tokens", "n_seqs", "group", "apart", "splits", "chunk", "has_lse", "table_row", "window"]
+)
 def attend(
     q, out, lse, partial_out, partial_lse, page_table, seq_lens, cu_q, tokens, n_seqs, group, apart, splits, chunk,
     has_lse, scale,
     q_row, q_head, out_row, out_head, table_row,
     causal_flags, window, softcap, sinks, slopes, ranges,
     k, v, k_page, k_slot, k_head, v_page, v_slot, v_head,
-    k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head, laid_from, laid_to,
-    tensor_scales,
+    k_scale, v_scale, ks_page, ks_slot, ks_head, vs_page, vs_slot, vs_head, tensor_scales,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr, PAGE: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr, SINGLE: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
@@ -117,8 +113,7 @@ def attend(
 ):  # fmt: skip
     """ROWS // group query tokens of one sequence, all heads of one KV head, one split of the keys.
 
-    With `apart` 0 one query token. Sequences of `laid_from` query rows and more, and up to `laid_to`
-    tokens, are another launch's. Grid (blocks, kv_heads, splits).
+    With `apart` 0 one query token. Grid (blocks, kv_heads, splits).
     """
     block_q = tl.where(apart == 0, 1, ROWS // group)
     block = tl.program_id(0)
@@ -130,8 +125,7 @@ def attend(
     # Rows behind the last sequence (padding of a captured graph) are the last sequence's to zero.
     owned = tl.where(seq == n_seqs - 1, tokens - start_row, q_len)
     block_index = (block - start_row // block_q - seq * apart) * block_q
-    seq_len = tl.load(seq_lens + seq)
-    if (block_index >= owned) | is_laid_out(q_len, seq_len, laid_from, laid_to):
+    if block_index >= owned:
         return
     lane = tl.arange(0, ROWS)
     index = block_index + lane // group
@@ -140,6 +134,7 @@ def attend(
     row = (start_row + index).to(tl.int64)
     head = kv_head * group + lane % group
 
+    seq_len = tl.load(seq_lens + seq)
     position = seq_len - q_len + index
     range_row = ranges + seq.to(tl.int64) * (2 * RANGES)
     first, last = row_bounds(position, mine, seq, seq_len, window, causal_flags, CAUSAL, WINDOW)

@@ -1,9 +1,15 @@
-"""From checked tensors to kernel launches: grids, strides, compile-time constants."""
+"""From checked tensors to kernel launches: grids, strides, compile-time constants.
+
+`compile_only()` turns every launch of the current thread into a compilation, so that a validation or tuning run can
+build all its specializations in parallel processes before the card is needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,8 +18,41 @@ import triton.language as tl
 
 from kvreg.core.formats import E4M3FN, E4M3FNUZ, QMAX
 from kvreg.core.modes import Mode, rotation_block
+from kvreg.runtime import replay
 from kvreg.runtime.launchers import AttendCall, CacheView
-from kvreg_triton.submission import INTERPRETED, submit
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
+"""Whether Triton runs its kernels on the CPU; read once, as Triton itself does when a kernel is defined."""
+
+_state = threading.local()
+
+
+@contextmanager
+def compile_only() -> Iterator[list[Any]]:
+    """Compile instead of launching; yields the list that the compiled kernels are appended to."""
+    _state.compiled = compiled = []
+    try:
+        with replay.paused():
+            yield compiled
+    finally:
+        _state.compiled = None
+
+
+def submit(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any]) -> None:
+    """Launch `kernel` on the device of its first tensor, or only compile it under `compile_only`."""
+    if 0 in grid:
+        return
+    compiled = getattr(_state, "compiled", None)
+    if not INTERPRETED:
+        # Triton 3.10 will change the default; contraction to FMA is what the evidence was taken with.
+        meta["enable_fp_fusion"] = True
+    if compiled is not None:
+        compiled.append(kernel.warmup(*args, grid=grid, **meta))
+    elif args[0].is_cpu or args[0].device.index == torch.accelerator.current_device_index():
+        kernel[grid](*args, **meta)
+    else:
+        with torch.accelerator.device_index(args[0].device.index):
+            kernel[grid](*args, **meta)
 
 
 def operand_types(dtype: torch.dtype, mode: Mode) -> tuple[tl.dtype, tl.dtype]:
@@ -48,27 +87,19 @@ def scales_of(cache: CacheView) -> tuple[Any, ...]:
 
 def shape_constants(cache: CacheView) -> dict[str, Any]:
     """Return the compile-time constants that follow from the cache alone."""
-    align = max(1, cache.alignment // cache.k.element_size())
-    packed = cache.mode is Mode.INT4_PER_TOKEN_HEAD
-    return dict(_shape_constants(cache.head_size, align, cache.page, cache.v.stride(3) if packed else None))
-
-
-@lru_cache(maxsize=64)
-def _shape_constants(head_size: int, align: int, page: int, v_byte: int | None) -> Mapping[str, Any]:
-    """Return constants by what they follow from; `v_byte`: of packed codes, how far bytes of a row of V lie apart."""
     constants: dict[str, Any] = {
-        "HEAD": head_size,
-        "WIDTH": triton.next_power_of_2(head_size),
-        "ALIGN": align,
-        "PAGE": page,
+        "HEAD": cache.head_size,
+        "WIDTH": triton.next_power_of_2(cache.head_size),
+        "ALIGN": max(1, cache.alignment // cache.k.element_size()),
+        "PAGE": cache.page,
     }
-    if v_byte is not None:
-        block = rotation_block(head_size)
-        constants |= {"BLOCK": block, "LEVELS": block.bit_length() - 1, "V_BYTE": v_byte}
+    if cache.mode is Mode.INT4_PER_TOKEN_HEAD:
+        block = rotation_block(cache.head_size)
+        constants |= {"BLOCK": block, "LEVELS": block.bit_length() - 1, "V_BYTE": cache.v.stride(3)}
     return constants
 
 
-BLOCKS = frozenset(("rows", "tile", "programs_per_unit", "chunk", "blocks_laid_out"))
+BLOCKS = frozenset(("rows", "tile", "programs_per_unit", "chunk"))
 """What of a config is the kernel's or the grid's; all else goes to the compiler."""
 
 
@@ -83,8 +114,6 @@ _PLACES = ("ALIGN", "PAGE", "V_BYTE")
 
 class Write:
     """Launches a write kernel: one program a tile of rows, a KV head, and K or V."""
-
-    only_submits = True
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -112,25 +141,14 @@ def largest_code(cache: CacheView) -> float:
     return QMAX[E4M3FNUZ if cache.k.dtype is torch.float8_e4m3fnuz else E4M3FN]
 
 
-NOTHING_LAID_OUT = (2147483647, 0)
-"""Query rows from which, and tokens up to which, a sequence is another launch's: none is."""
-
-
 class _Attend:
     """What decode and prefill share: they are one kernel, launched with few or many rows, split or whole."""
-
-    only_submits = True
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
 
-    def launch(
-        self, call: AttendCall, config: Mapping[str, int], laid_out: tuple[int, ...] = NOTHING_LAID_OUT
-    ) -> None:
-        """Launch the attention over `call.split.splits` parts of each context.
-
-        `laid_out`: which sequences are left to another launch; empty where the kernel knows of none.
-        """
+    def launch(self, call: AttendCall, config: Mapping[str, int]) -> None:
+        """Launch the attention over `call.split.splits` parts of each context."""
         q, out, cache, plan, features = call.q, call.out, call.cache, call.split, call.features
         tokens, q_heads, _ = q.shape
         n_seqs, group = call.cu_q.shape[0] - 1, q_heads // cache.kv_heads
@@ -152,7 +170,7 @@ class _Attend:
             q.stride(0), q.stride(1), out.stride(0), out.stride(1), call.page_table.stride(0),
             features.causal if per_sequence else out, features.window or 0, features.softcap or 0.0,
             out if features.sinks is None else features.sinks, out if features.alibi is None else features.alibi,
-            out if ranges is None else ranges, *rows_of(cache), *scales_of(cache), *laid_out,
+            out if ranges is None else ranges, *rows_of(cache), *scales_of(cache),
         )  # fmt: skip
         compute, values = operand_types(q.dtype, cache.mode)
         constants = shape_constants(cache) | {

@@ -30,15 +30,6 @@ def block_sequence(cu_q, n_seqs, block, block_q, apart):
 
 
 @triton.jit
-def is_laid_out(q_len, seq_len, least, most):
-    """Return whether a sequence of `q_len` query rows and `seq_len` tokens is read from rows that were laid out.
-
-    Two launches share a batch by this: from pages too few blocks read its rows for them to be unpacked first.
-    """
-    return (q_len >= least) & (seq_len <= most)
-
-
-@triton.jit
 def aligned(stride, ALIGN: tl.constexpr):
     """Return `stride`, a multiple of ALIGN, as an expression that shows it: loads and stores then are that wide.
 

@@ -1,14 +1,16 @@
 """What the runtime hands to a variant's launcher: tensors and strides, already checked.
 
 A launcher is the object that `Variant.launcher` names. It may assume that shapes, dtypes and devices fit
-(`kvreg.runtime.checks` has seen to it), launches on the tensors' device and never waits for it. One whose whole effect
-is what it hands to `kvreg_triton.submission.submit`, decided by shapes, strides, dtypes, devices and plain values
-alone, may say `only_submits = True`: calls that equal an earlier one are then launched without it.
+(`kvreg.runtime.checks` has seen to it), launches on the tensors' device and never waits for it. Kernels of Triton that
+are its attributes are launched through `kvreg.runtime.direct`. One whose whole effect is to launch these, decided by
+shapes, strides, dtypes, devices and plain values alone, may say `only_submits = True`: calls that equal an earlier one
+are then launched without it.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -165,7 +167,7 @@ def load(path: str) -> Any:
             )
         ) from error
     try:
-        return getattr(loaded, attribute)
+        found = getattr(loaded, attribute)
     except AttributeError:
         raise UsageError(
             wrong(
@@ -175,3 +177,8 @@ def load(path: str) -> Any:
                 remedy="mend the variant that names it, or reinstall the backend",
             )
         ) from None
+    if "triton" not in sys.modules:
+        return found
+    from kvreg.runtime import direct  # which imports Triton
+
+    return direct.launcher_of(found)

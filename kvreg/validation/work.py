@@ -77,7 +77,7 @@ def probe(place: str) -> dict[str, Any]:
 
 def compile_cell(cell: Mapping[str, Any], device: str, place: str) -> dict[str, Any]:
     """Compile every kernel that judging the cell launches, launching none; returns their number."""
-    from kvreg_triton.submission import compile_only
+    from kvreg_triton.launch import compile_only
 
     of, on = Cell.from_json(cell), device_of(device)
     use(place)
@@ -196,7 +196,7 @@ def _resources(cell: Cell, device: Device, place: str) -> dict[str, Any]:
     """Return what the cell's compiled kernels take; nothing where nothing is compiled."""
     if torch.device(place).type == "cpu" or calls.variant_of(cell.variant, device.platform).family != "triton":
         return {}
-    from kvreg_triton.submission import compile_only
+    from kvreg_triton.launch import compile_only
 
     with compile_only() as compiled:
         _launch(_small(cell, device), device, place)

@@ -18,7 +18,7 @@ from kvreg.core.requests import Op
 from kvreg.core.variants import VariantId
 from kvreg.runtime import call_facts
 from kvreg.runtime.replay import Known
-from kvreg_triton.submission import compile_only
+from kvreg_triton.launch import compile_only
 
 
 def wrong_calls(step: Step) -> dict[str, dict[str, Any]]:

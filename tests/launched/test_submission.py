@@ -8,7 +8,9 @@ import triton
 import triton.language as tl
 from triton import knobs
 
-from kvreg_triton.submission import Programs, compile_only, submit
+from kvreg.runtime.direct import Direct
+from kvreg_cuda.launching import Programs
+from kvreg_triton.launch import compile_only, submit
 
 THROUGH_TRITON = "jit.py:run"
 META = {"BLOCK": 16, "FLAG": True, "num_warps": 1}
@@ -65,7 +67,7 @@ def test_a_direct_launch_is_the_one_that_triton_makes(case, jitted, driver, call
     args, changed = CASES[case]
 
     def launch():
-        submit(jitted, (3, 2), args, {**META, **changed})
+        submit(Direct(jitted), (3, 2), args, {**META, **changed})
 
     with listening() as told:
         launch()
@@ -81,7 +83,7 @@ def test_a_direct_launch_is_the_one_that_triton_makes(case, jitted, driver, call
 
 def test_triton_is_asked_while_somebody_listens(driver, called, listening):
     """Profilers hook launches; a launch past Triton would be missing from what they show."""
-    launch = lambda: submit(kernel, (1,), (X, Y, 3, 7, 1.5), dict(META))  # noqa: E731
+    launch = lambda: submit(Direct(kernel), (1,), (X, Y, 3, 7, 1.5), dict(META))  # noqa: E731
     launch()
     launch()
 
@@ -92,7 +94,7 @@ def test_triton_is_asked_while_somebody_listens(driver, called, listening):
 
 
 def test_triton_is_asked_for_a_kernel_with_assertions(driver, called, monkeypatch):
-    launch = lambda: submit(kernel, (1,), (X, Y, 3, 7, 1.5), dict(META))  # noqa: E731
+    launch = lambda: submit(Direct(kernel), (1,), (X, Y, 3, 7, 1.5), dict(META))  # noqa: E731
     launch()
     plain = driver.launches[-1][1]
     monkeypatch.setattr(knobs.runtime, "debug", True)
@@ -102,7 +104,7 @@ def test_triton_is_asked_for_a_kernel_with_assertions(driver, called, monkeypatc
 
 
 def test_an_argument_of_an_unknown_type_goes_to_triton(driver, called):
-    launch = lambda: submit(kernel, (1,), (X, Y, 3, 7, None), dict(META))  # noqa: E731
+    launch = lambda: submit(Direct(kernel), (1,), (X, Y, 3, 7, None), dict(META))  # noqa: E731
     launch()
 
     assert THROUGH_TRITON in called(launch)
@@ -111,7 +113,7 @@ def test_an_argument_of_an_unknown_type_goes_to_triton(driver, called):
 
 def test_stream_and_device_are_those_of_the_launch(driver):
     def launch():
-        submit(kernel, (1,), (X, Y, 3, 7, 1.5), dict(META))
+        submit(Direct(kernel), (1,), (X, Y, 3, 7, 1.5), dict(META))
         return driver.launches[-1]
 
     launch()
@@ -128,23 +130,23 @@ def test_stream_and_device_are_those_of_the_launch(driver):
 
 def test_so_many_programs_and_the_heads_make_the_grid(driver):
     for _ in range(2):
-        submit(Programs(kernel, 12), (5, 3, 4), (X, Y, 3, 7, 1.5), dict(META))
+        submit(Programs(Direct(kernel), 12), (5, 3, 4), (X, Y, 3, 7, 1.5), dict(META))
 
     assert [launch[2] for launch in driver.launches] == [(12, 3, 1)] * 2
 
 
 def test_an_empty_grid_is_no_launch(driver):
-    submit(kernel, (0, 3), (X, Y, 3, 7, 1.5), dict(META))
+    submit(Direct(kernel), (0, 3), (X, Y, 3, 7, 1.5), dict(META))
 
     assert not driver.launches
 
 
 def test_compile_only_compiles_known_kernels_too_and_launches_none(driver):
-    submit(kernel, (1,), (X, Y, 3, 7, 1.5), dict(META))
+    submit(Direct(kernel), (1,), (X, Y, 3, 7, 1.5), dict(META))
     driver.launches.clear()
 
     with compile_only() as compiled:
-        submit(kernel, (1,), (X, Y, 3, 7, 1.5), dict(META))
+        submit(Direct(kernel), (1,), (X, Y, 3, 7, 1.5), dict(META))
 
     assert len(compiled) == 1
     assert not driver.launches

@@ -66,7 +66,7 @@ def compile_trial(subject: Plain, buckets: Sequence[str], config: Plain, place: 
         for each in launch:
             each()
         return {"kernels": 0, "resources": {}}
-    from kvreg_triton.submission import compile_only
+    from kvreg_triton.launch import compile_only
 
     with compile_only() as compiled:
         for each in launch:

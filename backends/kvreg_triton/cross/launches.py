@@ -31,7 +31,7 @@ from kvreg.core.variants import Variant
 from kvreg.runtime.launchers import AttendCall, CacheView, SplitPlan, load
 from kvreg.testing import caches
 from kvreg_triton.cross.specializations import Specialization, Target, recording, target_of
-from kvreg_triton.submission import INTERPRETED
+from kvreg_triton.launch import INTERPRETED
 
 WIDE_BYTES = 1 << 31
 """The storage from which Triton's AMD backend gives up 32-bit offsets: it looks for at most 2**31 - 1."""

@@ -130,7 +130,7 @@ def recording(target: Target) -> Iterator[list[Specialization]]:
     import triton
     from triton.runtime.driver import driver
 
-    from kvreg_triton.submission import compile_only
+    from kvreg_triton.launch import compile_only
 
     found: dict[str, Specialization] = {}
     seen_as = LENDERS.get(target[0], target)

@@ -33,6 +33,8 @@ class Options:
     smoke: bool = False
     stages: tuple[str, ...] = USUAL
     head_sizes: tuple[int, ...] = ()
+    only: tuple[str, ...] = ()
+    """Variants that the stages from compile to seeds, timings and traces take; none for all."""
     tuned: tuple[str, ...] = ()
     """Variants that the stages tune and space take, none for all that decode int4."""
     workloads: tuple[str, ...] = (WORKLOAD,)
@@ -61,6 +63,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path | None, Path, Path | 
         "--stages", default=",".join(USUAL), help=f"comma-separated (default: all but {', '.join(EXTRA)})"
     )
     parser.add_argument("--head-size", type=int, action="append", default=[], help="only this one; may be repeated")
+    parser.add_argument("--only", action="append", default=[], help="validate only this variant; may be repeated")
     parser.add_argument("--variant", action="append", default=[], help="tune, space: only this one; may be repeated")
     parser.add_argument(
         "--workload",
@@ -96,6 +99,7 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path | None, Path, Path | 
         smoke=asked.smoke,
         stages=stages,
         head_sizes=tuple(asked.head_size),
+        only=tuple(asked.only),
         tuned=tuple(asked.variant),
         workloads=tuple(dict.fromkeys(asked.workload)) or (WORKLOAD,),
         races=asked.races,

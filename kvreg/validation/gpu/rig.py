@@ -49,11 +49,15 @@ def require_possible(options: Options) -> None:
 
 
 def require_work(options: Options, machine: Machine) -> None:
-    """Raise UsageError for a head size without a cell and for a workload or variant that cannot be tuned.
+    """Raise UsageError for a variant that nobody knows, a head size without a cell, and what cannot be tuned.
 
     It makes no file, so that a call which cannot be done leaves nothing behind.
     """
     variants = machine.variants()
+    for name in options.only:
+        if not any(name in _names(each) for each in variants):
+            known = ", ".join(str(each.id) for each in variants)
+            raise UsageError(wrong("--only", required=f"one of {known}", found=repr(name), remedy="take one"))
     grid = _grid(options, variants) if options.head_sizes else ()
     for size in options.head_sizes:
         if not any(cell.head_size == size for cell in grid):
@@ -77,8 +81,17 @@ def _heads(options: Options) -> tuple[int, ...]:
     return options.head_sizes or ((64,) if options.smoke else tuple(HEAD_SIZES))
 
 
+def _names(variant: Variant) -> tuple[str, str]:
+    return variant.id.name, str(variant.id)
+
+
+def _wanted(options: Options, variants: Sequence[Variant]) -> list[Variant]:
+    return [each for each in variants if not options.only or {*options.only} & {*_names(each)}]
+
+
 def _grid(options: Options, variants: Sequence[Variant]) -> tuple[Cell, ...]:
-    return tuple(work_list(variants, _heads(options), PROFILES["smoke" if options.smoke else "device"]))
+    profile = PROFILES["smoke" if options.smoke else "device"]
+    return tuple(work_list(_wanted(options, variants), _heads(options), profile))
 
 
 class Rig:
@@ -120,7 +133,9 @@ class Rig:
     def many(self) -> list[Cell]:
         """Return the cells of 200 seeds."""
         heads = [size for size in SEED_HEADS if size in self.heads]
-        return [] if self.options.smoke else many_seeds_only(work_list(self.variants, heads, PROFILES["device-long"]))
+        if self.options.smoke:
+            return []
+        return many_seeds_only(work_list(_wanted(self.options, self.variants), heads, PROFILES["device-long"]))
 
     def tasks(
         self,

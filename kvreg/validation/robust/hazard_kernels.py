@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kvreg_triton.submission import submit
+from kvreg_triton.launch import submit
 
 
 @triton.jit

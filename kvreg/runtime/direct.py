@@ -1,20 +1,19 @@
-"""One launch: handed to Triton the first time, and made without it once its compiled kernel is known.
+"""Launches made without Triton once the compiled kernel that they take is known.
 
 Triton's `kernel[grid](...)` looks at every argument and option to find the compiled kernel that they take, which costs
 20 to 25 us of the host's time in each launch. What it finds is kept here, by the same facts: of a pointer its type and
 whether it is a multiple of 16, of an integer whether it is 1, a multiple of 16 and held by 32 bits, the device, and
 all of the compile-time constants and options. The next launch calls the compiled kernel as `JITFunction.run` ends.
 
-`compile_only()` turns every launch of the current thread into a compilation, so that a validation or tuning run can
-build all its specializations in parallel processes before the card is needed.
+Which kernel is launched, with which arguments and constants, is the launcher's and in the kernel hash; how a compiled
+kernel is called is not, as Triton's own way is not. `kvreg.runtime.launchers.load` hands every launcher out with its
+kernels in `Direct`.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import copy
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -26,9 +25,6 @@ from triton.runtime.driver import driver
 
 from kvreg.runtime import replay
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
-"""Whether Triton runs its kernels on the CPU; read once, as Triton itself does when a kernel is defined."""
-
 RELEASES = ((3, 6), (3, 9))
 """First and last release of Triton whose `JITFunction.run` was read: its end is what `_Compiled.launch` does, and its
 keys are no finer than `_seen`. Others are handed every launch."""
@@ -36,9 +32,11 @@ keys are no finer than `_seen`. Others are handed every launch."""
 BACKEND = "cuda"
 """The backend of which the same is known: AMD's looks at the size of a tensor's storage as well."""
 
+PORTABLE = "kvreg_triton.launch"
+"""Where launchers are defined that only launch."""
+
 DIRECT = (
-    not INTERPRETED
-    and RELEASES[0] <= tuple(int(part) for part in triton.__version__.split(".")[:2]) <= RELEASES[1]
+    RELEASES[0] <= tuple(int(part) for part in triton.__version__.split(".")[:2]) <= RELEASES[1]
     and torch.version.hip is None
     and getattr(torch.version, "xpu", None) is None
 )
@@ -48,49 +46,43 @@ _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _RUNTIME = knobs.runtime
 _INT64 = 1 << 63
 
-_state = threading.local()
 
+def launcher_of(launcher: Any) -> Any:
+    """Return a copy of a launcher whose kernels are launched directly; itself where it holds none of Triton's.
 
-@contextmanager
-def compile_only() -> Iterator[list[Any]]:
-    """Compile instead of launching; yields the list that the compiled kernels are appended to."""
-    _state.compiled = compiled = []
-    try:
-        with replay.paused():
-            yield compiled
-    finally:
-        _state.compiled = None
-
-
-class Programs:
-    """A kernel whose first grid axis has so many programs, whatever the rows and splits of a call."""
-
-    def __init__(self, kernel: Any, programs: int) -> None:
-        self.kernel, self.programs = kernel, programs
-
-
-def submit(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any]) -> None:
-    """Launch `kernel` on the device of its first tensor, or only compile it under `compile_only`.
-
-    `meta`: its compile-time constants and the compiler's options, and with `most_per_unit` how many of its programs a
-    multiprocessor may hold at once, where kvreg launches itself; 0 or nothing for as many as fit.
+    `only_submits` (kvreg.runtime.launchers) is what the launcher says; the portable ones, whose text is in the hashes
+    of kernels, do not say it.
     """
-    if isinstance(kernel, Programs):
-        kernel, grid = kernel.kernel, (kernel.programs, *grid[1:2])
-    if 0 in grid:
-        return
-    compiled = getattr(_state, "compiled", None)
-    most = meta.pop("most_per_unit", 0)
-    if not INTERPRETED:
-        # Triton 3.10 will change the default; contraction to FMA is what the evidence was taken with.
-        meta["enable_fp_fusion"] = True
-    if compiled is not None:
-        compiled.append(kernel.warmup(*args, grid=grid, **meta))
-    elif args[0].is_cpu or args[0].device.index == torch.accelerator.current_device_index():
-        _launch(kernel, grid, args, meta, most)
-    else:
-        with torch.accelerator.device_index(args[0].device.index):
-            _launch(kernel, grid, args, meta, most)
+    kernels = {
+        name: held for name, held in getattr(launcher, "__dict__", {}).items() if type(held) is triton.JITFunction
+    }
+    if not DIRECT or not kernels:
+        return launcher
+    made = copy.copy(launcher)
+    vars(made).update({name: Direct(kernel) for name, kernel in kernels.items()})
+    made.only_submits = getattr(launcher, "only_submits", type(launcher).__call__.__module__ == PORTABLE)
+    return made
+
+
+class Direct:
+    """A kernel of Triton that is launched without it where the compiled kernel is known."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        """Return what launches on `grid`, on the current device, with a kernel's arguments, constants and options.
+
+        Beside these `most_per_unit` says how many of its programs a multiprocessor may hold at once; 0, or nothing, as
+        many as fit.
+        """
+        return lambda *args, most_per_unit=0, **meta: _launch(self.kernel, grid, args, meta, most_per_unit)
+
+    def warmup(self, *args: Any, grid: tuple[int, ...], most_per_unit: int = 0, **meta: Any) -> Any:
+        """Compile as triton.JITFunction.warmup does."""
+        if (recording := replay.current()) is not None:
+            recording.spoil()
+        return self.kernel.warmup(*args, grid=grid, **meta)
 
 
 class _Compiled:
@@ -141,7 +133,7 @@ _compiled: dict[Any, _Compiled] = {}
 
 def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any], most: int) -> None:
     recording = replay.current()
-    possible = DIRECT and type(kernel) is triton.JITFunction and not kernel.pre_run_hooks
+    possible = not kernel.pre_run_hooks
     seen = _seen(args) if possible and not _is_watched() else None
     if seen is None:
         kernel[grid](*args, **meta)
@@ -152,17 +144,19 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dic
     device = driver.active.get_current_device()
     key = (kernel, device, most, *facts, *meta.items())
     found = _compiled.get(key)
-    whole_grid = (*grid, 1, 1)[:3]
+    x, y, z, *_ = (*grid, 1, 1)
     if found is not None:
-        found.launch(whole_grid, values)
+        found.launch((x, y, z), values)
     else:
         found = _read(kernel, kernel[grid](*args, **meta), device, len(args), meta, most)
         if found is not None:
             _compiled[key] = found
-    if recording is not None and found is None:
+    if recording is None:
+        return
+    if found is None:
         recording.spoil()
-    elif recording is not None:
-        recording.add(_Placed(found, whole_grid), args)
+    else:
+        recording.add(_Placed(found, (x, y, z)), args)
 
 
 def _seen(args: tuple[Any, ...]) -> tuple[list[Any], list[Any]] | None:
