@@ -91,7 +91,7 @@ def test_prefill_is_recorded_with_what_it_lays_out_before_and_with_what_it_leave
         "find peaks": "kvreg_cuda.laying_out:find_peaks",
         "lay out": "kvreg_cuda.laying_out:lay_out",
         "attend": "kvreg_cuda.prefill:attend",
-        "attend pages": "kvreg_triton.attend_int4:attend",
+        "attend pages": "kvreg_cuda.prefill_left:attend_int4_left",
     }
     assert set(plain) == {*int4} - {"find peaks"}
     assert int4["attend"].signature["k_rows"].startswith("tensordesc<fp16[64, 128]")
