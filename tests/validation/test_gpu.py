@@ -92,6 +92,14 @@ def test_a_cut_off_call_leaves_its_results_and_the_next_one_goes_on(tmp_path: Pa
     assert statuses(document)["traces"] == "ok"
 
 
+def test_only_the_variant_that_is_named_is_judged(tmp_path: Path) -> None:
+    done = gpu(tmp_path, "--only", "torch-none-decode", "--stages", "gate,timings,traces")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    document, _, _ = results(tmp_path / "gpu-results" / NAME)
+    assert {each["variant"] for each in document["verdicts"]} == {"torch-none-decode@1"}
+
+
 @pytest.mark.long
 def test_steps_and_host_times_are_measured_when_they_are_named(tmp_path: Path) -> None:
     done = gpu(tmp_path, "--stages", "step,host,pays,traces", "--head-size", "64", "--head-size", "96")
@@ -150,6 +158,7 @@ def test_an_unknown_stage_is_named_with_the_known_ones(tmp_path: Path) -> None:
     [
         (("--head-size", "33"), "--head-size: required one that a variant serves"),
         (("--stages", "tune", "--variant", "triton-int4-write"), "--variant: required one of torch-int4-write@1"),
+        (("--only", "torch-int4"), "--only: required one of torch-none-write@1"),
         (("--peer", "nowhere"), "--peer: required a folder, found nowhere"),
         (("--out", "/proc/nowhere"), "--out: required a folder to write to"),
     ],
