@@ -5,8 +5,9 @@ What is laid out takes memory of its own for the time of a call, as many heads a
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,12 +89,11 @@ class LaidOut(Prefill):
             self._attend_left(call, NOTHING_LAID_OUT)
             return
         rows = Rows(call)
-        for first_seq in range(0, n_seqs, rows.seqs):
-            for first_head in range(0, cache.kv_heads, rows.heads):
-                seqs, heads = min(rows.seqs, n_seqs - first_seq), min(rows.heads, cache.kv_heads - first_head)
-                turn = Turn(rows, first_seq, seqs, first_head, heads, least)
-                self._lay_out(call, turn)
-                self._attend(call, turn, config)
+        for first_seq, first_head, peaks in rows.turns():
+            seqs, heads = min(rows.seqs, n_seqs - first_seq), min(rows.heads, cache.kv_heads - first_head)
+            turn = Turn(rows, peaks, first_seq, seqs, first_head, heads, least)
+            self._lay_out(call, turn)
+            self._attend(call, turn, config)
         # How the rows of q divide is in the card's memory: what may be left is launched for.
         self._attend_left(call, (least, rows.room - PAD.value))
 
@@ -116,13 +116,13 @@ class LaidOut(Prefill):
             submit(
                 self.find_peaks,
                 (triton.cdiv(rows.room, PEAK_TILE), turn.seqs, turn.heads),
-                (rows.peaks, *where, *scales_of(cache)),
+                (turn.peaks, *where, *scales_of(cache)),
                 {"TILE": PEAK_TILE, "ZERO_POINTS": packed, **shared},
             )
         submit(
             self.lay_out,
             (triton.cdiv(rows.room, tile), turn.seqs, turn.heads),
-            (rows.k, rows.v, rows.spoiled, rows.peaks, *where, *rows_of(cache), *scales_of(cache)),
+            (rows.k, rows.v, rows.spoiled, turn.peaks, *where, *rows_of(cache), *scales_of(cache)),
             {
                 **{name: shape[name] for name in ("HEAD", "WIDTH", "ALIGN")},
                 "V_BYTE": shape.get("V_BYTE", 1),
@@ -149,7 +149,7 @@ class LaidOut(Prefill):
             (tokens // (config["rows"] // group) + n_seqs, turn.heads),
             (
                 q, out, spare, TensorDescriptor.from_tensor(rows.k, tile), TensorDescriptor.from_tensor(rows.v, tile),
-                rows.spoiled, rows.peaks, call.seq_lens, call.cu_q, tokens, n_seqs, group, cache.kv_heads,
+                rows.spoiled, turn.peaks, call.seq_lens, call.cu_q, tokens, n_seqs, group, cache.kv_heads,
                 *turn.places, int(call.lse is not None), call.scale,
                 q.stride(0), q.stride(1), out.stride(0), out.stride(1),
                 features.causal if per_sequence else out, features.window or 0, features.softcap or 0.0,
@@ -200,7 +200,15 @@ class Rows:
         rows, place = self.heads * self.seqs * self.room, call.q.device
         self.k, self.v = (torch.empty((rows, self.width), dtype=dtype, device=place) for _ in range(2))
         self.spoiled = torch.empty(rows, dtype=torch.float32, device=place)
-        self.peaks = torch.zeros((2, self.heads * self.seqs), dtype=torch.int32, device=place)
+        self._firsts = tuple(itertools.product(range(0, n_seqs, self.seqs), range(0, cache.kv_heads, self.heads)))
+        # Of each turn its own, at multiples of 16 bytes.
+        places = triton.cdiv(2 * self.heads * self.seqs, 4) * 4
+        self._peaks = torch.zeros((len(self._firsts), places), dtype=torch.int32, device=place)
+
+    def turns(self) -> Iterator[tuple[int, int, torch.Tensor]]:
+        """Yield the first sequence and the first KV head of each turn, and its peaks, all 0."""
+        for (seq, head), peaks in zip(self._firsts, self._peaks, strict=True):
+            yield seq, head, peaks
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +216,7 @@ class Turn:
     """Sequences and KV heads that are laid out at a time."""
 
     rows: Rows
+    peaks: torch.Tensor
     first_seq: int
     seqs: int
     first_head: int

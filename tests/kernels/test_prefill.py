@@ -108,6 +108,20 @@ def test_memory_for_one_head_of_one_sequence_is_enough(mode, rows_at_once, atten
     judged(mode, batch, attention)
 
 
+def test_turns_change_no_bit(attention, monkeypatch):
+    """The largest scale of a sequence and head is that of the turn that it is in, and of no turn before."""
+    mode = Mode.INT8_PER_TOKEN_HEAD
+    batch = batch_of(mode, head_size=32, group=1, kv_heads=2, contexts=(40, 17))
+    batch.k[:, 0] *= 2.0**34
+    batch.v[:, 0] *= 2.0**34
+    cache = batch.filled(mode)
+    whole, _ = outputs(mode, batch, cache, attention)
+    monkeypatch.setattr(prefill_launching, "MOST_BYTES", 1)
+    turns, _ = outputs(mode, batch, cache, attention)
+
+    assert torch.equal(whole, turns)
+
+
 @pytest.mark.parametrize("mode", [of_the_mode(mode) for mode in MODES])
 def test_the_rows_of_a_sequence_are_the_same_bits_in_every_batch(mode, attention):
     several = batch_of(mode, head_size=32, contexts=(17, 60))
