@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import triton.language as tl
 
 from kvreg.core.layouts import LayoutId, default, known
 from kvreg.core.modes import Mode
@@ -20,6 +21,8 @@ TWO = (Mode.NONE, Mode.INT4_PER_TOKEN_HEAD)
 PREFILL = {each.mode: each for each in own() if each.op is Op.PREFILL}
 # fp32 compute leaves only the cancellation of float32 sums; a wrong index or mask is off by far more.
 FP32_ERROR = 2e-5
+# Values, weights and q are rounded to 11 bits once each: found 7e-4 to 1.5e-3.
+FP16_ERROR = 2e-3
 NEVER = 1 << 20
 
 
@@ -31,6 +34,12 @@ def batch_of(mode, kind="prefill", **shape):
 def of_the_mode(mode):
     """These cases of the modes with a kernel of their own, and of the others in the scheduled form."""
     return mode if mode in TWO else pytest.param(mode, marks=pytest.mark.long)
+
+
+@pytest.fixture
+def in_fp16(monkeypatch):
+    """Lay rows out in fp16 as on a card; other tests of the interpreter have float32."""
+    monkeypatch.setattr(prefill_launching, "operand_types", lambda dtype, mode: (tl.float16, tl.float16))
 
 
 def judged(mode, batch, attention, *, cache=None, bound=FP32_ERROR, **config):
@@ -108,7 +117,7 @@ def test_memory_for_one_head_of_one_sequence_is_enough(mode, rows_at_once, atten
     judged(mode, batch, attention)
 
 
-def test_turns_change_no_bit(attention, monkeypatch):
+def test_turns_change_no_bit(attention, in_fp16, monkeypatch):
     """The largest scale of a sequence and head is that of the turn that it is in, and of no turn before."""
     mode = Mode.INT8_PER_TOKEN_HEAD
     batch = batch_of(mode, head_size=32, group=1, kv_heads=2, contexts=(40, 17))
@@ -170,14 +179,14 @@ def test_what_is_not_finite_reaches_the_rows_that_see_it_and_no_other(mode, valu
     assert torch.equal(spoiled, clean)
 
 
-@pytest.mark.parametrize("power", [-16, 16])
+@pytest.mark.parametrize("power", [-24, 24])
 @pytest.mark.parametrize("mode", [Mode.INT8_PER_TOKEN_HEAD, Mode.FP8_PER_TOKEN_HEAD, Mode.INT4_PER_TOKEN_HEAD])
-def test_one_row_far_larger_or_smaller_than_the_others_spoils_none(mode, power, attention):
-    """The largest scale of a sequence sets the unit of all its rows: those 2**16 below it must stay exact."""
+def test_one_row_far_larger_or_smaller_than_the_others_spoils_none(mode, power, attention, in_fp16):
+    """The largest scale of a sequence sets the unit of all its rows: those 2**24 below it keep bits enough."""
     batch = batch_of(mode, head_size=32, contexts=(40,))
     batch.v[5] *= 2.0**power
     cache = batch.filled(mode)
-    judged(mode, batch, attention, cache=cache)
+    judged(mode, batch, attention, cache=cache, bound=FP16_ERROR)
 
 
 @pytest.mark.parametrize("mode", TWO)
