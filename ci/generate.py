@@ -79,6 +79,7 @@ PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "coverage-html": ("docs/coverage.html", module("kvreg.cli.coverage_pages", "html")),
     "compiled": ("docs/compiled.md", module("kvreg.cli.compiled_page")),
     "xpu": ("docs/xpu.md", module("kvreg_xpu.page")),
+    "h200-figures": ("docs/h200-figures.md", module("kvreg.validation.figures_page")),
     "cli": ("docs/cli.md", module("kvreg.cli.reference")),
     "gate-mutants": ("docs/gate-mutants.md", module("kvreg.gate.mutants")),
     "readme": ("README.md", readme),
