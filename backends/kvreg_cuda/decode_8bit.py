@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from kvreg_cuda.joining_rows import STARTED, JoinedRows
-from kvreg_cuda.launching import let_dependents_start, wait_for_the_launch_before
+from kvreg_cuda.launching import let_dependents_start
 from kvreg_cuda.paging import place_of, sequence_of
 from kvreg_cuda.shares import row_at, units_of, units_of_start
 from kvreg_triton.attend_rows import load_query, row_scales
@@ -268,7 +268,6 @@ def attend(
     With `apart` 0 one query token. Grid (blocks, kv_heads, splits).
     """
     let_dependents_start()
-    wait_for_the_launch_before()
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -351,7 +350,6 @@ def attend_share(
     program = tl.program_id(0)
     kv_head = tl.program_id(1)
     let_dependents_start()
-    wait_for_the_launch_before()
     units, _ = units_of(cu_q, seq_lens, tokens, n_seqs, TILE, MANY, STARTED)
     share = tl.cdiv(tl.sum(units, 0), tl.num_programs(0))
     at = program * share

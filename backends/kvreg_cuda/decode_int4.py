@@ -35,7 +35,7 @@ from kvreg_cuda.int4_operands import (
     sum_with,
 )
 from kvreg_cuda.joining import Joined
-from kvreg_cuda.launching import let_dependents_start, wait_for_the_launch_before
+from kvreg_cuda.launching import let_dependents_start
 from kvreg_cuda.paging import place_of, sequence_of
 from kvreg_cuda.shares import row_at, units_of, units_of_start
 from kvreg_cuda.unit_rotation import lines, load_lines, rotated
@@ -331,7 +331,6 @@ def attend(
     COMPUTE is not read. Grid (blocks, kv_heads, splits).
     """
     let_dependents_start()
-    wait_for_the_launch_before()
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -416,7 +415,6 @@ def attend_share(
     program = tl.program_id(0)
     kv_head = tl.program_id(1)
     let_dependents_start()
-    wait_for_the_launch_before()
     units, _ = units_of(cu_q, seq_lens, tokens, n_seqs, TILE, MANY)
     share = tl.cdiv(tl.sum(units, 0), tl.num_programs(0))
     at = program * share

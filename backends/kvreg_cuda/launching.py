@@ -1,9 +1,8 @@
 """Launches that no portable kernel knows: overlapping ones, and ones of as many programs as fill the card.
 
-From sm_90 on attention, joins and writes are dependent launches: their programs come up while the last of the launch
-before them runs and wait there for all of it, so that the time of a launch is hidden. Attention that comes up while
-other programs leave would crowd on the first multiprocessors that have room, and end late, so shared memory is set
-aside until no more programs fit than are launched for each (docs/performance.md).
+From sm_90 on joins and writes are dependent launches: their programs come up while the last of the launch before
+them runs and wait there for all of it, so that the time of a launch is hidden. Attention is not: programs that come up
+while others leave crowd on the first multiprocessors that have room, and end late (docs/performance.md).
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,6 @@ import triton.language as tl
 from triton.language import target_info
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kvreg.runtime.direct import Direct
 from kvreg.runtime.launchers import AttendCall, CacheView
 from kvreg_cuda.shares import MOST_ROWS
 from kvreg_triton.launch import INTERPRETED, Decode, Write, submit
@@ -83,27 +81,12 @@ def shareable(call: AttendCall) -> bool:
     )
 
 
-def crowded_out(kernel: Any, call: AttendCall, programs: int) -> Mapping[str, Any]:
-    """Return the launch options with which attention of so many programs comes up while the launch before it ends.
-
-    Only where kvreg launches itself: Triton's own launches set no shared memory aside, and programs would crowd.
-    """
-    device = call.q.device
-    overlap = overlapping(device) if isinstance(kernel, Direct) else {}
-    if not overlap:
-        return {}
-    units = torch.cuda.get_device_properties(device).multi_processor_count
-    return {**overlap, "most_per_unit": -(-programs // units)}
-
-
 class InShares(Decode):
     """Decode in splits, or in equal shares where a plan has them and the call allows it, joined by dependent launches.
 
     Parts of a fixed length are read 16 side by side whatever their number: the order of a sum would depend on the
     longest sequence of a batch, and batch-invariant sums must not.
     """
-
-    only_submits = True
 
     def __init__(self, attend: Any, attend_share: Any, join: Any, join_shares: Any) -> None:
         super().__init__(attend, join)
@@ -128,8 +111,7 @@ class InShares(Decode):
         if plan.shares and shareable(call):
             self._share(call, config)
             return
-        programs = call.q.shape[0] * call.cache.kv_heads * plan.splits
-        self.launch(call, {**config, **crowded_out(self.kernel, call, programs)})
+        self.launch(call, config)
         if plan.splits > 1:
             at_once = 64 if plan.chunk == 0 and plan.splits > FEW_SPLITS else 16
             # Of parts of one length most are empty; of even splits and of shares none is that has a row.
@@ -138,9 +120,7 @@ class InShares(Decode):
     def _share(self, call: AttendCall, config: Mapping[str, int]) -> None:
         rows, n_seqs, programs = call.q.shape[0], call.cu_q.shape[0] - 1, call.split.shares
         many = {"MANY": max(16, triton.next_power_of_2(n_seqs))}
-        attention = Decode(Programs(self.attend_share, programs), None)
-        overlap = crowded_out(self.attend_share, call, programs * call.cache.kv_heads)
-        attention.launch(call, {**config, **many, **overlap})
+        Decode(Programs(self.attend_share, programs), None).launch(call, {**config, **many})
         lengths = (call.cu_q, call.seq_lens, rows, n_seqs, programs)
         self._join(self.join_shares, call, lengths, 16, {"SPARSE": False, "TILE": config["tile"], **many})
 
@@ -162,8 +142,6 @@ class InShares(Decode):
 
 class OverlappingWrite(Write):
     """Launches a write that comes up while the launch before it ends."""
-
-    only_submits = True
 
     def __call__(
         self, cache: CacheView, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor, config: Mapping[str, int]

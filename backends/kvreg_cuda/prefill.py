@@ -3,7 +3,7 @@
 One kernel for all modes, since what is laid out are values, of int4 in their rotated form: q is rotated before and the
 result rotated back. Blocks of the latest queries, which see most keys, begin first, so that none ends late.
 
-    score = (q / 2**a . k_rows[t]) * 2**a * unit_k * scale * log2(e)
+    score = (q / 2**a . k_rows[t]) * 2**a * scale * log2(e) * (unit_k, or s_k[t] of int4)
     out   = sum_t exp2(score - maximum + LIFT) * v_rows[t] / total * unit_v
 
 Packed modes meet k_rows in fp16, under a power of two a row that leaves q's largest magnitude between 1 and 2; bf16
@@ -16,10 +16,11 @@ import triton.language as tl
 
 from kvreg_cuda.laying_out import PAD, unit_of
 from kvreg_cuda.paging import is_laid_out
-from kvreg_cuda.unit_rotation import lines, load_lines, rotated, rotated_back
+from kvreg_cuda.unit_rotation import EXACT_TYPES, SIDE, lines, load_lines, rotated, turned
 from kvreg_triton.attend_rows import load_query
 from kvreg_triton.masks import LOG2E, adjusted, block_bounds, row_bounds, with_sink
 from kvreg_triton.paging import block_sequence
+from kvreg_triton.rotation import signs
 from kvreg_triton.scales import exponents
 
 LIFT = tl.constexpr(8.0)
@@ -37,15 +38,33 @@ def in_range(y, COMPUTE: tl.constexpr):
 
 
 @triton.jit
+def rotated_back(y, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr):
+    """Return D (H y) / BLOCK of y (ROWS, WIDTH) float32 of magnitudes below 2**16, which two fp16 hold to 22 bits."""
+    GROUPS: tl.constexpr = WIDTH // SIDE
+    x = tl.reshape(tl.permute(tl.reshape(y, [ROWS, GROUPS, SIDE]), (1, 0, 2)), [GROUPS * ROWS, SIDE])
+    # What is turned twice is not: `rotated` turns its rows first.
+    if EXACT_TYPES:
+        high = x.to(tl.float16)
+        low = (x - high.to(tl.float32)).to(tl.float16)
+        z = rotated(turned(high, ROWS, WIDTH, BLOCK), ROWS, WIDTH, BLOCK, LEVELS)
+        z += rotated(turned(low, ROWS, WIDTH, BLOCK), ROWS, WIDTH, BLOCK, LEVELS)
+    else:
+        z = rotated(turned(x, ROWS, WIDTH, BLOCK), ROWS, WIDTH, BLOCK, LEVELS)
+    return z * signs(WIDTH, BLOCK)[None, :] * (1.0 / BLOCK)
+
+
+@triton.jit
 def attend_tile(
-    query, scale, lift, acc, top, total, k_rows, v_rows, spoiled, first_row, begin, end,
+    query, scale, lift, acc, top, total, k_rows, v_rows, k_scales, spoiled, first_row, begin, end,
     first, last, position, softcap, slope, range_row,
-    TILE: tl.constexpr, MASKED: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, RANGES: tl.constexpr,
-    VALUES: tl.constexpr,
+    K_SCALED: tl.constexpr, TILE: tl.constexpr, MASKED: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
+    RANGES: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Take tokens [begin, begin + TILE) into the running softmax of (ROWS,) rows; `scale` (ROWS,) is not negative."""
     at = first_row + begin
     score = tl.dot(query, tl.trans(k_rows.load([at, 0])), out_dtype=tl.float32)
+    if K_SCALED:
+        score *= tl.load(k_scales + at + tl.arange(0, TILE))[None, :]
     PLAIN: tl.constexpr = not (MASKED or SOFTCAP or ALIBI)
     if PLAIN:
         # The scale meets the maximum alone; in the exponent it is part of one multiply-add.
@@ -85,7 +104,7 @@ def attend_tile(
     ]
 )  # fmt: skip
 def attend(
-    q, out, lse, k_rows, v_rows, spoiled, peaks, seq_lens, cu_q, tokens, n_seqs, group, kv_heads, seqs,
+    q, out, lse, k_rows, v_rows, k_scales, spoiled, peaks, seq_lens, cu_q, tokens, n_seqs, group, kv_heads, seqs,
     first_seq, first_head, room, least, has_lse, scale, q_row, q_head, out_row, out_head,
     causal_flags, window, softcap, sinks, slopes, ranges, tensor_scales,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr, ROWS: tl.constexpr,
@@ -134,7 +153,9 @@ def attend(
     place = laid * seqs + seq - first_seq
     k_unit, _ = unit_of(tl.load(peaks + place), SPAN)
     v_unit, _ = unit_of(tl.load(peaks + tl.num_programs(1) * seqs + place), SPAN)
-    row_scale = tl.zeros([ROWS], tl.float32) + scale * LOG2E / BLOCK * k_unit
+    row_scale = tl.zeros([ROWS], tl.float32) + scale * LOG2E / BLOCK
+    if not ROTATED:
+        row_scale *= k_unit
     if TENSOR_SCALED:
         row_scale *= tl.load(tensor_scales)
         v_unit *= tl.load(tensor_scales + 1)
@@ -167,21 +188,21 @@ def attend(
     if WINDOW or RANGES > 0:
         for start in tl.range(begin, tl.minimum(whole, end), TILE, num_stages=1):
             acc, top, total = attend_tile(
-                query, row_scale, lift, acc, top, total, k_rows, v_rows, spoiled, first_row, start, end,
+                query, row_scale, lift, acc, top, total, k_rows, v_rows, k_scales, spoiled, first_row, start, end,
                 first, last, position, softcap, slope, range_row,
-                TILE, True, SOFTCAP, ALIBI, RANGES, VALUES,
+                ROTATED, TILE, True, SOFTCAP, ALIBI, RANGES, VALUES,
             )  # fmt: skip
     for start in tl.range(whole, whole_end, TILE, num_stages=STAGES):
         acc, top, total = attend_tile(
-            query, row_scale, lift, acc, top, total, k_rows, v_rows, spoiled, first_row, start, end,
+            query, row_scale, lift, acc, top, total, k_rows, v_rows, k_scales, spoiled, first_row, start, end,
             first, last, position, softcap, slope, range_row,
-            TILE, False, SOFTCAP, ALIBI, RANGES, VALUES,
+            ROTATED, TILE, False, SOFTCAP, ALIBI, RANGES, VALUES,
         )  # fmt: skip
     for start in tl.range(whole_end, end, TILE, num_stages=1):
         acc, top, total = attend_tile(
-            query, row_scale, lift, acc, top, total, k_rows, v_rows, spoiled, first_row, start, end,
+            query, row_scale, lift, acc, top, total, k_rows, v_rows, k_scales, spoiled, first_row, start, end,
             first, last, position, softcap, slope, range_row,
-            TILE, True, SOFTCAP, ALIBI, RANGES, VALUES,
+            ROTATED, TILE, True, SOFTCAP, ALIBI, RANGES, VALUES,
         )  # fmt: skip
     total *= tl.exp2(-lift)
     acc *= v_unit * tl.exp2(-lift)

@@ -122,7 +122,7 @@ class LaidOut(Prefill):
         submit(
             self.lay_out,
             (triton.cdiv(rows.room, tile), turn.seqs, turn.heads),
-            (rows.k, rows.v, rows.spoiled, turn.peaks, *where, *rows_of(cache), *scales_of(cache)),
+            (rows.k, rows.v, rows.k_scales, rows.spoiled, turn.peaks, *where, *rows_of(cache), *scales_of(cache)),
             {
                 **{name: shape[name] for name in ("HEAD", "WIDTH", "ALIGN")},
                 "V_BYTE": shape.get("V_BYTE", 1),
@@ -149,8 +149,8 @@ class LaidOut(Prefill):
             (tokens // (config["rows"] // group) + n_seqs, turn.heads),
             (
                 q, out, spare, TensorDescriptor.from_tensor(rows.k, tile), TensorDescriptor.from_tensor(rows.v, tile),
-                rows.spoiled, turn.peaks, call.seq_lens, call.cu_q, tokens, n_seqs, group, cache.kv_heads,
-                *turn.places, int(call.lse is not None), call.scale,
+                rows.k_scales, rows.spoiled, turn.peaks, call.seq_lens, call.cu_q, tokens, n_seqs, group,
+                cache.kv_heads, *turn.places, int(call.lse is not None), call.scale,
                 q.stride(0), q.stride(1), out.stride(0), out.stride(1),
                 features.causal if per_sequence else out, features.window or 0, features.softcap or 0.0,
                 out if features.sinks is None else features.sinks, out if features.alibi is None else features.alibi,
@@ -200,6 +200,8 @@ class Rows:
         rows, place = self.heads * self.seqs * self.room, call.q.device
         self.k, self.v = (torch.empty((rows, self.width), dtype=dtype, device=place) for _ in range(2))
         self.spoiled = torch.empty(rows, dtype=torch.float32, device=place)
+        packed = cache.mode is Mode.INT4_PER_TOKEN_HEAD
+        self.k_scales = torch.empty_like(self.spoiled) if packed else self.spoiled  # which no kernel reads there
         self._firsts = tuple(itertools.product(range(0, n_seqs, self.seqs), range(0, cache.kv_heads, self.heads)))
         # Of each turn its own, at multiples of 16 bytes.
         places = triton.cdiv(2 * self.heads * self.seqs, 4) * 4

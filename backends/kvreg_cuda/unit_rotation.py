@@ -1,4 +1,4 @@
-"""The rotation of kvreg_triton.rotation and its inverse with their first four levels on matrix units, as exact.
+"""The forward rotation of kvreg_triton.rotation with its first four levels on matrix units, as exact.
 
 16 neighbouring channels meet the 16 x 16 Hadamard matrix in one product of bf16 or fp16 with float32 sums: the model's
 values and +-1 are exact operands, so that nothing but the sums is rounded. The levels that are left add and subtract
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from kvreg_triton.launch import INTERPRETED
-from kvreg_triton.rotation import SIGN_WORDS, signs
+from kvreg_triton.rotation import SIGN_WORDS
 
 SIDE = tl.constexpr(16)
 """Channels of a product: the depth of a matrix instruction of 16-bit values."""
@@ -66,18 +66,12 @@ def load_lines(rows, ok, HEAD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.const
 @triton.jit
 def rotated(x, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr):
     """Return H (D x) of rows that `load_lines` brought, (ROWS, WIDTH) float32."""
+    GROUPS: tl.constexpr = WIDTH // SIDE
     x = turned(x, ROWS, WIDTH, BLOCK)
     if EXACT_TYPES:
         y = tl.dot(x, first_levels(BLOCK).to(x.dtype))
     else:
         y = tl.dot(x.to(tl.float32), first_levels(BLOCK), input_precision="ieee")
-    return later_levels(y, ROWS, WIDTH, BLOCK, LEVELS)
-
-
-@triton.jit
-def later_levels(y, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr):
-    """Return (ROWS, WIDTH) of lines whose first levels are done."""
-    GROUPS: tl.constexpr = WIDTH // SIDE
     y = tl.reshape(y, [GROUPS, ROWS, SIDE])
     for _ in tl.static_range(LEVELS - FIRST_LEVELS):
         # The butterfly of kvreg_triton.rotation over whole groups: halves of a block are paired, each pair moves down.
@@ -86,18 +80,3 @@ def later_levels(y, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
         )
         y = tl.reshape(tl.permute(tl.join(a + b, a - b), (0, 1, 4, 2, 3)), [GROUPS, ROWS, SIDE])
     return tl.reshape(tl.permute(y, (1, 0, 2)), [ROWS, WIDTH])
-
-
-@triton.jit
-def rotated_back(y, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr):
-    """Return D (H y) / BLOCK of y (ROWS, WIDTH) float32 of magnitudes below 2**16, which two fp16 hold to 22 bits."""
-    GROUPS: tl.constexpr = WIDTH // SIDE
-    x = tl.reshape(tl.permute(tl.reshape(y, [ROWS, GROUPS, SIDE]), (1, 0, 2)), [GROUPS * ROWS, SIDE])
-    if EXACT_TYPES:
-        side = first_levels(BLOCK).to(tl.float16)
-        high = x.to(tl.float16)
-        z = tl.dot((x - high.to(tl.float32)).to(tl.float16), side)
-        z = tl.dot(high, side, z)
-    else:
-        z = tl.dot(x, first_levels(BLOCK), input_precision="ieee")
-    return later_levels(z, ROWS, WIDTH, BLOCK, LEVELS) * signs(WIDTH, BLOCK)[None, :] * (1.0 / BLOCK)

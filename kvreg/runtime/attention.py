@@ -65,8 +65,8 @@ def attend(
     (n_seqs,) int32, tokens in the cache, the queries' own included (write comes first). `cu_q`: (n_seqs + 1,) int32;
     rows cu_q[s] to cu_q[s + 1] are the last tokens of sequence s. `plan`: made for this kind of cache and n_seqs.
 
-    Prefill of NVIDIA's sm_90 takes up to 256 MiB of device memory for the time of a call, for rows that it unpacks; one
-    head of one sequence takes 4 bytes a token and padded channel, where that is more.
+    Prefill of NVIDIA's sm_90 takes up to 256 MiB of device memory for the time of a call, for rows that it unpacks;
+    one head of one sequence takes 4 bytes a token and padded channel, where that is more.
 
     `out`: like `q`, made here when None; it must not overlap q or the cache. `scale` multiplies the scores and
     defaults to head_size ** -0.5. `lse`: (tokens, q_heads) float32, the natural logarithm of the sum of exponentials.

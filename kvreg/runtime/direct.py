@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -32,8 +31,8 @@ keys are no finer than `_seen`. Others are handed every launch."""
 BACKEND = "cuda"
 """The backend of which the same is known: AMD's looks at the size of a tensor's storage as well."""
 
-PORTABLE = "kvreg_triton.launch"
-"""Where launchers are defined that only launch."""
+ONLY_LAUNCH = ("kvreg_triton.launch", "kvreg_cuda.launching")
+"""Modules whose launchers do nothing but launch; their text is in the hashes of evidence, and does not say it."""
 
 DIRECT = (
     RELEASES[0] <= tuple(int(part) for part in triton.__version__.split(".")[:2]) <= RELEASES[1]
@@ -50,8 +49,7 @@ _INT64 = 1 << 63
 def launcher_of(launcher: Any) -> Any:
     """Return a copy of a launcher whose kernels are launched directly; itself where it holds none of Triton's.
 
-    `only_submits` (kvreg.runtime.launchers) is what the launcher says; the portable ones, whose text is in the hashes
-    of kernels, do not say it.
+    `only_submits` (kvreg.runtime.launchers) is what the launcher says, or its module is among ONLY_LAUNCH.
     """
     kernels = {
         name: held for name, held in getattr(launcher, "__dict__", {}).items() if type(held) is triton.JITFunction
@@ -60,7 +58,7 @@ def launcher_of(launcher: Any) -> Any:
         return launcher
     made = copy.copy(launcher)
     vars(made).update({name: Direct(kernel) for name, kernel in kernels.items()})
-    made.only_submits = getattr(launcher, "only_submits", type(launcher).__call__.__module__ == PORTABLE)
+    made.only_submits = getattr(launcher, "only_submits", type(launcher).__call__.__module__ in ONLY_LAUNCH)
     return made
 
 
@@ -71,14 +69,10 @@ class Direct:
         self.kernel = kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        """Return what launches on `grid`, on the current device, with a kernel's arguments, constants and options.
+        """Return what launches on `grid`, on the current device, with a kernel's arguments, constants and options."""
+        return lambda *args, **meta: _launch(self.kernel, grid, args, meta)
 
-        Beside these `most_per_unit` says how many of its programs a multiprocessor may hold at once; 0, or nothing, as
-        many as fit.
-        """
-        return lambda *args, most_per_unit=0, **meta: _launch(self.kernel, grid, args, meta, most_per_unit)
-
-    def warmup(self, *args: Any, grid: tuple[int, ...], most_per_unit: int = 0, **meta: Any) -> Any:
+    def warmup(self, *args: Any, grid: tuple[int, ...], **meta: Any) -> Any:
         """Compile as triton.JITFunction.warmup does."""
         if (recording := replay.current()) is not None:
             recording.spoil()
@@ -90,12 +84,11 @@ class _Compiled:
 
     __slots__ = ("constants", "device", "function", "kernel", "packed", "run")
 
-    def __init__(self, kernel: CompiledKernel, device: int, constants: tuple[Any, ...], shared: int) -> None:
+    def __init__(self, kernel: CompiledKernel, device: int, constants: tuple[Any, ...]) -> None:
         self.kernel = kernel  # which unloads its module when nobody holds it
         self.run = kernel.run
         self.function = kernel.function
-        warps, ctas, own = kernel.packed_metadata
-        self.packed = (warps, ctas, max(own, shared))
+        self.packed = kernel.packed_metadata
         self.device = device
         self.constants = constants
 
@@ -131,7 +124,7 @@ _compiled: dict[Any, _Compiled] = {}
 """By device and facts; as many as Triton keeps itself, and as long."""
 
 
-def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any], most: int) -> None:
+def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any]) -> None:
     recording = replay.current()
     possible = not kernel.pre_run_hooks
     seen = _seen(args) if possible and not _is_watched() else None
@@ -142,13 +135,13 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dic
         return
     facts, values = seen
     device = driver.active.get_current_device()
-    key = (kernel, device, most, *facts, *meta.items())
+    key = (kernel, device, *facts, *meta.items())
     found = _compiled.get(key)
     x, y, z, *_ = (*grid, 1, 1)
     if found is not None:
         found.launch((x, y, z), values)
     else:
-        found = _read(kernel, kernel[grid](*args, **meta), device, len(args), meta, most)
+        found = _read(kernel, kernel[grid](*args, **meta), device, len(args), meta)
         if found is not None:
             _compiled[key] = found
     if recording is None:
@@ -188,7 +181,7 @@ def _seen(args: tuple[Any, ...]) -> tuple[list[Any], list[Any]] | None:
     return facts, values
 
 
-def _read(kernel: Any, launched: Any, device: int, count: int, meta: dict[str, Any], most: int) -> _Compiled | None:
+def _read(kernel: Any, launched: Any, device: int, count: int, meta: dict[str, Any]) -> _Compiled | None:
     """Return what Triton launched as it can be launched again; None where it has not the form that is known.
 
     `count`: arguments given by place; those behind them are constants that `meta` names.
@@ -200,27 +193,7 @@ def _read(kernel: Any, launched: Any, device: int, count: int, meta: dict[str, A
     names = [each.name for each in kernel.params[count:]]
     if not all(name in meta for name in names):
         return None
-    return _Compiled(launched, device, tuple(meta[name] for name in names), _set_aside(device, most))
-
-
-FREELY_SHARED = 48 << 10
-"""Bytes of shared memory that a launch may ask for without a kernel's leave (CUDA C++ Programming Guide)."""
-
-RESERVED = 1 << 10
-"""Bytes of shared memory that the system takes for each program from sm_80 on (the same guide)."""
-
-SHARED_STEP = 128
-"""Shared memory is handed out in such units."""
-
-
-@cache
-def _set_aside(device: int, most: int) -> int:
-    """Return shared memory with which no more than `most` programs fit on a multiprocessor; 0 where it takes leave."""
-    if not most:
-        return 0
-    whole = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
-    wanted = (whole // (most + 1) - RESERVED) // SHARED_STEP * SHARED_STEP + SHARED_STEP
-    return wanted if 0 < wanted <= FREELY_SHARED else 0
+    return _Compiled(launched, device, tuple(meta[name] for name in names))
 
 
 def _is_watched() -> bool:
