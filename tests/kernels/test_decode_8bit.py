@@ -17,7 +17,7 @@ from kvreg_cuda.variants import own
 from kvreg_triton.variants import FEATURES
 
 MODES = (Mode.INT8_PER_TOKEN_HEAD, Mode.FP8_PER_TENSOR, Mode.FP8_PER_TOKEN_HEAD)
-OWN = {each.mode: each for each in own() if each.mode in MODES}
+OWN = {each.mode: each for each in own() if each.mode in MODES and each.op is Op.DECODE}
 # Interpreted in fp32 only the weights' order of sums differs from the reference; limits of the class are 5e-3.
 SUM_ERROR = 1e-5
 

@@ -86,7 +86,7 @@ def test_what_a_default_config_names_is_the_kernels_or_an_option_of_nvidias_comp
     for head_size in (32, 64, 96, 128, 256, 512):
         config = variant.default_config(H200, Request("h200", variant.mode, head_size))
 
-        assert set(config) <= {*BLOCKS, "num_warps", "num_stages", "maxnreg"}
+        assert set(config) <= {*BLOCKS, "blocks_laid_out", "num_warps", "num_stages", "maxnreg"}
 
 
 def test_small_heads_of_int8_units_are_bound_in_registers():

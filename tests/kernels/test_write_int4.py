@@ -66,6 +66,8 @@ def test_rows_whose_bytes_are_adjacent_are_the_oracles(layout, head_size):
 @pytest.mark.parametrize("head_size", [32, 72])
 def test_sixteen_tokens_of_a_page_are_stored_like_any_others(head_size):
     batch = whole_pages(head_size=head_size, kv_heads=2)
+    # Sums of such values are exact: the interpreter's products round by where a row stands, on some processors.
+    batch = replace(batch, k=(batch.k * 64).round() / 64, v=(batch.v * 64).round() / 64)
     apart = torch.arange(32).reshape(2, 16).T.flatten()
 
     together = written(batch)

@@ -72,15 +72,20 @@ def _answer(
 def _without_torch() -> None:
     """Let the launchers' module be imported without torch: no tensor is made here, and torch takes seconds to load.
 
-    Types in the signatures of a kernel's module are looked up when it is imported; any object does. Triton asks for a
-    card, of which there is none.
+    Types in the signatures and tables of a kernel's module are looked up when it is imported; any object does. Triton
+    asks for a card, of which there is none.
     """
     from types import ModuleType, SimpleNamespace
 
-    stand_in = ModuleType("torch")
-    no_card = SimpleNamespace(is_available=lambda: False)
-    vars(stand_in).update(device=object, dtype=object, Tensor=object, cuda=no_card)
-    sys.modules.setdefault("torch", stand_in)
+    class StandIn(ModuleType):
+        cuda = SimpleNamespace(is_available=lambda: False)
+
+        def __getattr__(self, name: str) -> type:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return object
+
+    sys.modules.setdefault("torch", StandIn("torch"))
 
 
 def compile_one(record: Mapping[str, Any]) -> Any:
