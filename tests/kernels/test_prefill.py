@@ -58,14 +58,14 @@ SIZES = ((64, 4), (80, 7), (96, 1), (128, 8), (40, 5))
 
 
 @pytest.mark.parametrize(("head_size", "group"), SIZES)
-@pytest.mark.parametrize("mode", [*TWO, Mode.INT8_PER_TOKEN_HEAD])
+@pytest.mark.parametrize("mode", [of_the_mode(mode) for mode in MODES])
 def test_every_head_size_is_right(mode, head_size, group, attention):
     batch = batch_of(mode, head_size=head_size, group=group, kv_heads=1, contexts=(1, 70))
     judged(mode, batch, attention)
 
 
-@pytest.mark.parametrize("mode", [Mode.FP8_PER_TENSOR, Mode.FP8_PER_TOKEN_HEAD])
-def test_fp8_is_right(mode, attention):
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in TWO])
+def test_8_bits_are_right(mode, attention):
     judged(mode, batch_of(mode, head_size=72, contexts=(1, 40)), attention)
 
 
@@ -91,8 +91,17 @@ FEATURES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("features", FEATURES, ids="+".join)
-@pytest.mark.parametrize("mode", [of_the_mode(mode) for mode in MODES])
+@pytest.mark.parametrize(
+    ("mode", "features"),
+    # What masks is one code for all modes; the last has everything at once.
+    [
+        pytest.param(
+            mode, each, marks=() if mode is TWO[1] or (mode is TWO[0] and each == FEATURES[-1]) else pytest.mark.long
+        )
+        for mode in MODES
+        for each in FEATURES
+    ],
+)
 def test_every_feature_is_right(mode, features, attention):
     """A window of 5 leaves the first tokens out of what is laid out."""
     batch = batch_of(mode, head_size=32, kv_heads=1, contexts=(17, 130), features=features)

@@ -15,6 +15,7 @@ from kvreg.validation import figures_page
 EVIDENCE = Path(figures_page.__file__).parents[2] / "backends/kvreg_cuda/evidence/h200"
 
 
+@pytest.mark.long
 @pytest.mark.checkout
 def test_a_row_has_the_times_of_its_trace_and_the_worst_error_of_its_logs() -> None:
     lines = figures_page.page(Index.open(), "h200").splitlines()
