@@ -116,7 +116,8 @@ class Known:
         self.hopeless |= recording.hopeless
         if recording.whole and recording.launches:
             with self._lock:
-                if len(self._calls) >= MOST_CALLS:
+                # Another thread may have recorded the same call meanwhile: it takes no second place.
+                if facts not in self._calls and len(self._calls) >= MOST_CALLS:
                     del self._calls[next(iter(self._calls))]
                 self._calls[facts] = Call(recording.launches)
 

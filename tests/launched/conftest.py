@@ -29,7 +29,7 @@ def _driver(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return stand_in.install(tmp_path_factory.mktemp("compiled"))
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)  # there is no other driver, whichever test comes first
 def driver(_driver: Any) -> Any:
     """The driver that writes launches down, none yet."""
     _driver.launches.clear()

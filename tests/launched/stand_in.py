@@ -7,6 +7,7 @@ of kvreg are the real ones. A compiled kernel is known by what Triton asked its 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,17 @@ class Utils:
 
 
 class Driver:
-    """Triton's active driver; `launches` holds each launch as (device, compilation, grid, stream, values)."""
+    """Triton's active driver; `launches` holds each launch as (device, compilation, grid, stream, values).
+
+    What is put into `meanwhile` is called once, during the next launch, as another thread might then.
+    """
 
     def __init__(self) -> None:
         self.utils = Utils()
         self.device = 0
         self.stream = 7
         self.launches: list[tuple[Any, ...]] = []
+        self.meanwhile: Callable[[], object] | None = None
 
     def get_current_target(self) -> GPUTarget:
         return TARGET
@@ -57,6 +62,9 @@ class Driver:
             # Triton hands tensors to its launcher, which asks them for their address.
             plain = tuple(each.data_ptr() if hasattr(each, "data_ptr") else each for each in values)
             self.launches.append((device, compilation, (x, y, z), stream, packed, plain))
+            meanwhile, self.meanwhile = self.meanwhile, None
+            if meanwhile is not None:
+                meanwhile()
 
         return launch
 

@@ -63,6 +63,19 @@ def test_the_oldest_calls_make_way(called):
     assert called(lambda: step.attend(scale=scales[2])) & FULL_WAY
 
 
+def test_a_call_that_two_threads_record_takes_one_place(driver, called):
+    step = Step()
+    scales = [1 + place / 8 for place in range(MOST_CALLS)]
+    for scale in scales[:-1]:
+        step.attend(scale=scale)
+
+    driver.meanwhile = lambda: step.attend(scale=scales[-1])
+    step.attend(scale=scales[-1])
+    assert driver.meanwhile is None
+    assert len(step.cache.known) == MOST_CALLS
+    assert not called(lambda: step.attend(scale=scales[0])) & FULL_WAY
+
+
 def test_threads_share_a_cache(driver):
     """Each launch carries what its own call gave it, whoever recorded."""
     step, calls = Step(), 60
