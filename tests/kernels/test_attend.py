@@ -48,10 +48,14 @@ SIZES = (*zip(VALIDATED, (1, 4, 7, 8, 4, 1, 8, 7), strict=True), *((d, 5) for d 
 
 
 @pytest.mark.parametrize(
-    ("mode", "head_size", "group"),
-    [scheduled_unless(mode not in FP8 or d in (64, 72, 96), mode, d, group) for mode in MODES for d, group in SIZES],
+    ("op", "mode", "head_size", "group"),
+    [
+        scheduled_unless(mode in TWO or (mode not in FP8 and op is Op.DECODE) or d in (72, 96), op, mode, d, group)
+        for op in (Op.DECODE, Op.PREFILL)
+        for mode in MODES
+        for d, group in SIZES
+    ],
 )
-@pytest.mark.parametrize("op", [Op.DECODE, Op.PREFILL])
 def test_every_head_size_is_right_at_short_contexts(mode, op, head_size, group, attention):
     contexts = SHORT if head_size <= 256 else (1, 17)  # the widest blocks take the interpreter half a minute
     inputs = INPUTS if op is Op.DECODE else ("normal", "channel30")  # a prefill has dozens of rows for a decode's one
@@ -110,11 +114,11 @@ def test_every_page_size_is_right(mode, op, page, head_size, attention):
 
 
 def cuts():
-    """(mode, layout, splits, chunk): all of them for two modes, three splits wherever bytes lie in another way."""
+    """(mode, layout, splits, chunk): all of them for int4, three splits wherever bytes lie in another way."""
     for mode in MODES:
         for layout in known(mode):
             for cut in ((2, 0), (3, 0), (16, 0), (5, 64)):
-                whole = mode in TWO and layout == str(default(mode))
+                whole = mode is Mode.INT4_PER_TOKEN_HEAD and layout == str(default(mode))
                 yield scheduled_unless(whole or cut == (3, 0), mode, layout, *cut)
 
 
@@ -137,7 +141,7 @@ FEATURES = (
 @pytest.mark.parametrize(
     ("mode", "op"),
     [
-        scheduled_unless(mode not in FP8 or op is Op.DECODE, mode, op)
+        scheduled_unless(mode in TWO or (mode not in FP8 and op is Op.DECODE), mode, op)
         for mode in MODES
         for op in (Op.DECODE, Op.PREFILL)
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from kvreg_triton.write_int4 import quantize
 
 MODES = tuple(Mode)
 INT4 = Mode.INT4_PER_TOKEN_HEAD
+FP8 = (Mode.FP8_PER_TENSOR, Mode.FP8_PER_TOKEN_HEAD)
+EACH_KERNEL = [pytest.param(mode, marks=pytest.mark.long if mode in FP8 else ()) for mode in MODES]
 HEAD_SIZES = (32, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256, 504, 512)
 
 
@@ -62,7 +65,8 @@ def test_constant_zero_and_one_sided_rows_stay_within_half_a_step(row):
 
 
 STORED = [
-    (mode, head_size, layout)
+    # fp8 takes the kernel of int8.
+    pytest.param(mode, head_size, layout, marks=() if mode not in FP8 or head_size in (40, 96) else pytest.mark.long)
     for mode in MODES
     for layout in known(mode)
     for head_size in HEAD_SIZES
@@ -86,10 +90,8 @@ def test_stored_rows_are_the_oracles_and_no_other_byte_changes(mode, head_size, 
     assert report.ok, report.failures
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", EACH_KERNEL)
 def test_slots_of_32_bits_and_pages_of_528_tokens_are_legal(mode, store):
-    from dataclasses import replace
-
     batch = build("prefill", head_size=96, contexts=(1, 600), page=528, inputs=("normal",), layout=default(mode))
     batch = replace(batch, slots=batch.slots.to(torch.int32))
     cache = batch.cache(mode)
@@ -99,7 +101,7 @@ def test_slots_of_32_bits_and_pages_of_528_tokens_are_legal(mode, store):
     assert report.ok, report.failures
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", EACH_KERNEL)
 def test_the_tile_of_rows_does_not_show_in_the_bytes(mode, store):
     batch = build("prefill", head_size=96, contexts=(1, 17, 64), inputs=("normal",), kv_heads=1, layout=default(mode))
     caches = [batch.cache(mode) for _ in range(3)]

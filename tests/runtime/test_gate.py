@@ -35,6 +35,11 @@ FEATURES = (
 )
 
 
+def scheduled(*values):
+    """A case of the scheduled form."""
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 def judge(cache, batch: Batch, attend_batch, **keywords):
     """Write and attend under the gate; the report of each must be clean."""
     wrote = run_write(lambda: write(cache, batch.k, batch.v, batch.slots), batch, cache.view)
@@ -63,7 +68,7 @@ def judge(cache, batch: Batch, attend_batch, **keywords):
             for kind in KINDS
             if kind == "mixed" or layout == str(default(mode))
         ),
-        *(("triton", mode, "inline.1", "mixed") for mode in MODES if mode not in FAMILIES),
+        *(scheduled("triton", mode, "inline.1", "mixed") for mode in MODES if mode not in FAMILIES),
     ],
     indirect=["backend"],
 )
@@ -77,7 +82,8 @@ def test_every_kind_of_batch_is_right_in_every_layout(backend, mode, layout, kin
     [
         *(("cpu", mode, features, kind) for mode in MODES for features in FEATURES for kind in KINDS),
         *(("triton", mode, features, "decode") for mode in FAMILIES for features in FEATURES[-2:]),
-        *(("triton", mode, FEATURES[-1], "mixed") for mode in MODES),
+        *(("triton", mode, FEATURES[-1], "mixed") for mode in FAMILIES),
+        *(scheduled("triton", mode, FEATURES[-1], "mixed") for mode in MODES if mode not in FAMILIES),
     ],
     indirect=["backend"],
     ids=lambda value: "+".join(value) if isinstance(value, tuple) else None,

@@ -42,7 +42,7 @@ def test_right_kernels_are_recorded_and_selected_and_not_validated_twice(shop) -
         assert trace.command.startswith("kvreg validate --device cpu --head-size 64")
         assert trace.id == each["trace"]
     assert listed(shop) == ["crooked-right@1", "crooked-store@1"]
-    assert shop.run("evidence", "check", "--strict").returncode == 0
+    assert shop.run("evidence", "check", "--device", "cpu", "--strict").returncode == 0
     assert not list((shop.home / "validate").glob("*"))
 
     again = shop.run("validate", "--device", "cpu", "--head-size", "64", "--variant", "crooked-right", "--stale",
@@ -58,12 +58,12 @@ def test_a_changed_kernel_is_stale_and_only_it_is_validated_again(shop) -> None:
     kernels = shop.folder / "crooked_kernels.py"
     kernels.write_text(kernels.read_text().replace("store = write_none", "def store(*call):\n    write_none(*call)\n"))
 
-    assert "stale" in shop.run("evidence", "check").stdout
+    assert "stale" in shop.run("evidence", "check", "--device", "cpu").stdout
     code, document = shop.validate("right", "store", options=("--stale",))
 
     assert code == 0
     assert statuses(document) == {"store": "passed"}
-    assert shop.run("evidence", "check", "--strict").returncode == 0
+    assert shop.run("evidence", "check", "--device", "cpu", "--strict").returncode == 0
 
 
 def test_a_wrong_kernel_ends_with_5_leaves_no_trace_and_shows_its_numbers(shop) -> None:
@@ -107,6 +107,7 @@ def test_an_exception_is_a_row_with_its_text(shop) -> None:
     assert failures(document, "raises")[0]["found"] == ["RuntimeError: no such tile"]
 
 
+@pytest.mark.long
 def test_a_kernel_that_keeps_crashing_is_given_up_and_others_go_on(shop) -> None:
     code, document = shop.validate("quits", "right")
 
