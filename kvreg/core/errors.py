@@ -29,6 +29,7 @@ from collections.abc import Sequence
 
 _LONGEST_SHOWN = 80
 """Characters of a value of another type than was asked for."""
+_SHOWN_DIGITS = 10**_LONGEST_SHOWN
 
 
 class KvregError(Exception):
@@ -176,7 +177,7 @@ def shown(value: object) -> str:
 
     A tensor or a table given in place of a word prints over many lines.
     """
-    if isinstance(value, str):
-        return repr(value)
-    text = " ".join(repr(value).split())
+    if isinstance(value, int) and not -_SHOWN_DIGITS < value < _SHOWN_DIGITS:  # Python prints no int of 4301 digits
+        return f"an int of {value.bit_length()} bits"
+    text = repr(value) if isinstance(value, str) else " ".join(repr(value).split())
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

@@ -37,7 +37,7 @@ class LayoutId:
         """Read `planar.1`; raises UsageError for a text of another form."""
         match = _PATTERN.fullmatch(text)
         if match is None:
-            raise UsageError(f"layout {text!r}: required NAME.REVISION such as planar.1; known: {', '.join(known())}")
+            raise _unknown("layout", None, shown(text))
         return cls(match["family"], int(match["revision"]))
 
     @classmethod
@@ -47,14 +47,7 @@ class LayoutId:
             return cls.parse(given)
         if isinstance(given, cls):
             return given
-        raise UsageError(
-            wrong(
-                "layout",
-                required=f"one of {', '.join(known())}",
-                found=shown(given),
-                remedy="pass a LayoutId or its text",
-            )
-        )
+        raise _unknown("layout", None, shown(given))
 
     def __str__(self) -> str:
         return f"{self.family}.{self.revision}"
@@ -70,6 +63,11 @@ def known(mode: Mode | None = None) -> tuple[str, ...]:
     if mode is None:
         return (str(PLANAR), str(TOKEN_MINOR), str(INLINE))
     return (str(default(mode)), *(each for each in _of(mode) if each != str(default(mode))))
+
+
+def _unknown(subject: str, mode: Mode | None, found: str) -> UsageError:
+    required = f"one of {', '.join(known(mode))}"
+    return UsageError(wrong(subject, required=required, found=found, remedy="leave it out for the mode's own"))
 
 
 def default(mode: Mode) -> LayoutId:
@@ -115,7 +113,7 @@ def strides(
     Raises UsageError for a layout that is not known for the mode.
     """
     if str(layout) not in known(mode):
-        raise UsageError(f"layout {layout} of {mode}: required one of {', '.join(known(mode))}")
+        raise _unknown(f"layout of {mode}", mode, str(layout))
     row = mode.row_bytes(head_size, dtype)
     scale = SCALE_BYTES if mode.has_scales else 0
     if layout.family == PLANAR.family:

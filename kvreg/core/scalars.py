@@ -10,6 +10,9 @@ import math
 import operator
 from typing import Any
 
+FLOAT32 = 2.0**-149, (2 - 2**-23) * 2.0**127
+"""The least and the largest positive number that float32 holds, which kernels take host numbers as."""
+
 
 def whole(value: Any) -> int | None:
     """Return a value with `__index__` as an int; None for anything else, a float and a bool among it."""

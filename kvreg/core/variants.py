@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvreg.core.devices import Device
-from kvreg.core.errors import UsageError
+from kvreg.core.errors import UsageError, shown, wrong
 from kvreg.core.layouts import known
 from kvreg.core.modes import Format, Mode
 from kvreg.core.requests import Accuracy, Op, Request
@@ -27,7 +27,8 @@ class VariantId:
         """Read `triton-int4-decode@1`; raises UsageError for another form."""
         match = _ID.fullmatch(text)
         if match is None:
-            raise UsageError(f"variant {text!r}: required NAME@VERSION such as triton-int4-decode@1")
+            remedy = "kvreg select --explain names those of a device"
+            raise UsageError(wrong("variant", required="NAME@VERSION", found=shown(text), remedy=remedy))
         return cls(match["name"], int(match["version"]))
 
     def __str__(self) -> str:

@@ -61,17 +61,19 @@ def attend(
     """Return the attention of query rows over the cache; with `return_lse` the pair (out, lse).
 
     `q`: (tokens, q_heads, head_size) in the model's dtype, any strides with stride 1 on the last axis. `page_table`:
-    (n_seqs, pages) int32, the pages of each sequence in order; entries beyond its last page are not read. `seq_lens`:
-    (n_seqs,) int32, tokens in the cache, the queries' own included (write comes first). `cu_q`: (n_seqs + 1,) int32;
-    rows cu_q[s] to cu_q[s + 1] are the last tokens of sequence s. `plan`: made for this kind of cache and n_seqs.
+    (n_seqs, pages) int32, the pages of each sequence in order, wide enough for the plan's max_context; entries beyond
+    a sequence's last page are not read. `seq_lens`: (n_seqs,) int32, tokens in the cache, the queries' own included
+    (write comes first). `cu_q`: (n_seqs + 1,) int32, 0 first; rows cu_q[s] to cu_q[s + 1] are the last tokens of
+    sequence s. Where they are more than its tokens, the first of them stand at negative positions: causal, they see
+    no key. `plan`: made for this kind of cache and n_seqs. Tensors other than `q` and `out` have stride 1.
 
     Prefill of NVIDIA's sm_90 takes up to 256 MiB of device memory for the time of a call, for rows that it unpacks;
     one head of one sequence takes 4 bytes a token and padded channel, where that is more.
 
-    `out`: like `q`, made here when None; it must not overlap q or the cache. `scale` multiplies the scores and
-    defaults to head_size ** -0.5. `lse`: (tokens, q_heads) float32, the natural logarithm of the sum of exponentials.
-    Rows that see no key are zeros, with lse -inf or, given sinks, the sink; so are rows behind cu_q[n_seqs], which
-    belong to no sequence.
+    `out`: like `q`, made here when None; it must not overlap the cache or any other argument. `scale` multiplies the
+    scores and defaults to head_size ** -0.5. `lse`: (tokens, q_heads) float32, the natural logarithm of the sum of
+    exponentials. Rows that see no key are zeros, with lse -inf or, given sinks, the sink; so are rows behind
+    cu_q[n_seqs], which belong to no sequence. No gradient flows through `out` or `lse`.
 
     The other arguments are features: one that the selection's request does not name raises FeatureNotSelected.
     With p the position of a query row in its sequence and t that of a key:
@@ -89,6 +91,10 @@ def attend(
     Raises FeatureNotSelected, WrongCache, WrongShape, WrongDtype, WrongDevice or CallError before any launch.
     """
     asked = None
+    read = {
+        "page_table": page_table, "seq_lens": seq_lens, "cu_q": cu_q, "causal": causal, "sinks": sinks, "alibi": alibi,
+        "prefix_ranges": prefix_ranges,
+    }  # fmt: skip
     if not torch.compiler.is_compiling():
         asked = call_facts.of_attend(
             q, cache, page_table, seq_lens, cu_q, plan, out, scale, causal, window, softcap, sinks, alibi,
@@ -96,13 +102,15 @@ def attend(
         )  # fmt: skip
     if asked is not None and asked.is_known:
         if out is not None:
-            require_own_memory(out, q, cache.buffer)
+            require_own_memory(out, q, cache.buffer, read)
         made, lse = _results(q, out, return_lse)
         if asked.again(made, lse):
             return (made, lse) if return_lse else made
-    checks.attend_call(q, cache, page_table, seq_lens, cu_q, plan, out, scale)
+    checks.attend_call(q, cache, page_table, seq_lens, cu_q, plan, out, scale, return_lse)
     n_seqs = seq_lens.shape[0]
     features.check(cache.kind, n_seqs, cache.device, causal, window, softcap, sinks, alibi, prefix_ranges)
+    if out is not None and not torch.compiler.is_compiling() and not out.is_meta:
+        require_own_memory(out, q, cache.buffer, read)
     out, lse = _results(q, out, return_lse)
     scale = cache.kind.head_size**-0.5 if scale is None else float(scale)
     window = None if window is None else operator.index(window)

@@ -13,8 +13,8 @@ from kvreg.core.layouts import CacheStrides, LayoutId
 from kvreg.core.modes import Mode
 from kvreg.core.scalars import whole
 from kvreg.core.selections import Selection
-from kvreg.runtime import buffers
-from kvreg.runtime.geometry import Geometry, Kind, kind_of
+from kvreg.runtime import buffers, given_strides
+from kvreg.runtime.geometry import Geometry, Kind, interned, kind_of
 from kvreg.runtime.launchers import CacheView
 from kvreg.runtime.replay import Known
 from kvreg.runtime.tensor_scales import tensor_scales as scales_of
@@ -57,6 +57,10 @@ class KVCache:
         self.spec = str(geometry)
         self.known = None if buffer.device.type in ("cpu", "meta") else Known()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what copies and files hold: the bytes once; views are made over them anew."""
+        return _restored, (self.selection, self.geometry, self.buffer, self.view.tensor_scales)
+
     @classmethod
     def allocate(cls, selection: Selection, pages: int, *, device: Any = None, tensor_scales: Any = None) -> KVCache:
         """Return a cache of `pages` pages in new memory, zeroed once here and never by a later call.
@@ -65,7 +69,8 @@ class KVCache:
         fp8_per_tensor only: what stored K and V are multiplied by, two positive numbers or a (2,) float32 tensor on
         the device, which the cache then shares with its owner; None stands for 1.0.
 
-        Raises Refused for a refused selection, WrongDevice for a device of another platform or arch,
+        Raises Refused for a refused selection, WrongDevice for a device of another platform or arch, WrongDtype for
+        int4 in bf16 under Triton's interpreter,
         DeviceUnavailable when torch sees none, OutOfMemory when it has no room for so many pages, CallError for scales
         that are none.
         """
@@ -109,9 +114,9 @@ class KVCache:
         with torch.inference_mode(False):
             buffer = buffers.raw(tensor)
         if strides is None:
-            strides, fitting = buffers.read_strides(kind, tensor, _dense(kind))
+            strides, fitting = given_strides.read_strides(kind, tensor, _dense(kind))
         else:
-            strides = buffers.whole_strides(strides)
+            strides = given_strides.whole_strides(strides)
             fitting = buffers.pages_that_fit(kind, strides, buffer.numel())
         if pages is None:
             if fitting < 1:
@@ -160,6 +165,11 @@ class KVCache:
             f"KVCache({kind.mode}, {kind.layout}, head size {kind.head_size}, {kind.kv_heads} KV heads, "
             f"{self.pages} pages of {kind.page}, {kind.dtype}, {self.device})"
         )
+
+
+def _restored(selection: Selection, geometry: Geometry, buffer: torch.Tensor, tensor_scales: Any) -> KVCache:
+    kind = interned(geometry.kind)  # plans know their caches' kind by its identity
+    return KVCache(selection, Geometry(kind, geometry.pages, geometry.strides), buffer, tensor_scales)
 
 
 def _dense(kind: Kind) -> CacheStrides:
@@ -221,6 +231,8 @@ def _check_device(kind: Kind, arch: str, place: torch.device) -> None:
                 remedy="pass such memory, or select for the device that it lies on",
             )
         )
+    if place.type == "cpu" and wanted != "cpu":
+        _check_interpretable(kind)
     found = _arch(kind.platform, place)
     if found is not None and found != arch.partition(":")[0].rstrip("af" if kind.platform == "cuda" else ""):
         raise WrongDevice(
@@ -229,6 +241,25 @@ def _check_device(kind: Kind, arch: str, place: torch.device) -> None:
                 required=f"a card of {arch}, as selected for {kind.device}",
                 found=f"{found} ({torch.cuda.get_device_name(place)})",
                 remedy="select for the card at hand: kvreg doctor names it",
+            )
+        )
+
+
+def _check_interpretable(kind: Kind) -> None:
+    """Raise WrongDtype for what Triton's interpreter gets wrong: products of bf16 matrices.
+
+    Portable kernels multiply in float32 there; those of one platform that rotate rows do not.
+    """
+    if kind.dtype != "bf16" or kind.mode is not Mode.INT4_PER_TOKEN_HEAD:
+        return
+    own = [step.variant for step in (kind.write, kind.decode, kind.prefill) if "kvreg_triton." not in step.launcher]
+    if own:
+        raise WrongDtype(
+            wrong(
+                "cache",
+                required=f"dtype fp16 of {own[0]} under TRITON_INTERPRET, which multiplies bf16 matrices wrongly",
+                found="bf16",
+                remedy="select with dtype='fp16', or for device 'cpu'",
             )
         )
 

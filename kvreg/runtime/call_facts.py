@@ -66,6 +66,7 @@ def of_attend(
         or type(scale) not in _NUMBERS
         or type(softcap) not in _NUMBERS
         or type(window) not in _COUNTS
+        or type(return_lse) is not bool
     ):
         return None
     each = None
@@ -85,7 +86,7 @@ def of_attend(
         (
             "attend", plan.n_seqs, plan.batch_invariant, split.splits, split.chunk, split.shares,
             None if sums is None else sums.dtype, None if norms is None else norms.dtype,
-            scale, causal, window, softcap, bool(return_lse),
+            scale, causal, window, softcap, return_lse,
         ),
         (q, page_table, seq_lens, cu_q, each, sinks, alibi, out, view.tensor_scales),
         (view.k, view.v, view.k_scale, view.v_scale, sums, norms),

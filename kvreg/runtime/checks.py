@@ -6,19 +6,15 @@ lengths) lie in device memory; kvreg.runtime.values checks those where the host 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from kvreg.core.errors import CallError, WrongCache, WrongDevice, WrongDtype, WrongShape, wrong
-from kvreg.core.scalars import real, whole
+from kvreg.core.errors import CallError, WrongCache, WrongDtype, WrongShape, shown, wrong
+from kvreg.core.scalars import FLOAT32, real, whole
+from kvreg.runtime import tensors
 from kvreg.runtime.cache import KVCache
-from kvreg.runtime.geometry import MOST_REACH, Kind, Step
-from kvreg.runtime.overlaps import require_own_memory
-
-_INDEX_DTYPES = (torch.int32, torch.int64)
+from kvreg.runtime.geometry import Kind, Step
 
 
 def is_cache(cache: object) -> None:
@@ -34,98 +30,11 @@ def is_cache(cache: object) -> None:
         )
 
 
-def tensor(name: str, value: Any, device: Any) -> None:
-    """Raise WrongDtype unless `value` is a tensor, WrongDevice unless it lies on `device`."""
-    if not isinstance(value, torch.Tensor):
-        raise WrongDtype(
-            wrong(
-                name,
-                required="a torch.Tensor",
-                found=type(value).__name__,
-                remedy="pass a tensor on the cache's device",
-            )
-        )
-    if value.device != device:
-        raise WrongDevice(
-            wrong(
-                name,
-                required=f"a tensor on {device}, where the cache lies",
-                found=f"one on {value.device}",
-                remedy=f"move it: {name}.to({str(device)!r})",
-            )
-        )
-
-
-def rows(name: str, value: Any, heads: int, cache: KVCache) -> None:
-    """Raise unless `value` is (rows, heads, head_size) in the model's dtype with adjacent channels."""
-    tensor(name, value, cache.device)
-    kind, shape, strides = cache.kind, value.shape, value.stride()
-    if len(shape) != 3 or shape[1] != heads or shape[2] != kind.head_size:
-        raise WrongShape(
-            wrong(
-                name,
-                required=f"shape (rows, {heads}, {kind.head_size})",
-                found=tuple(shape),
-                remedy="reshape it, or select for these head counts and this head size",
-            )
-        )
-    if value.dtype != kind.torch_dtype:
-        raise WrongDtype(
-            wrong(
-                name,
-                required=f"{kind.torch_dtype}, as selected",
-                found=value.dtype,
-                remedy=f"convert it with {name}.to({kind.torch_dtype}), or select for the dtype that you have",
-            )
-        )
-    if strides[2] != 1 and value.numel():
-        raise WrongShape(
-            wrong(
-                name,
-                required="stride 1 on the last axis",
-                found=f"stride {strides[2]}",
-                remedy=f"pass {name}.contiguous()",
-            )
-        )
-    if strides[1] * (heads - 1) > MOST_REACH:
-        raise WrongShape(
-            wrong(
-                name,
-                required=f"heads at most {MOST_REACH} elements apart",
-                found=strides[1] * (heads - 1),
-                remedy=f"pass {name}.contiguous()",
-            )
-        )
-
-
-def indexes(name: str, value: Any, device: Any, dtypes: Sequence[Any] = _INDEX_DTYPES) -> int:
-    """Return how many there are; raise unless `value` is a one-dimensional tensor of adjacent whole numbers."""
-    tensor(name, value, device)
-    if value.dtype not in dtypes:
-        raise WrongDtype(
-            wrong(
-                name,
-                required=" or ".join(str(dtype) for dtype in dtypes),
-                found=value.dtype,
-                remedy=f"convert it with {name}.to({dtypes[0]})",
-            )
-        )
-    shape = value.shape
-    if len(shape) != 1:
-        raise WrongShape(wrong(name, required="one dimension", found=f"shape {tuple(shape)}", remedy="flatten it"))
-    if shape[0] > 1 and value.stride(0) != 1:
-        raise WrongShape(
-            wrong(name, required="stride 1", found=f"stride {value.stride(0)}", remedy=f"pass {name}.contiguous()")
-        )
-    count: int = shape[0]  # a symbol inside torch.compile, which int() would pin
-    return count
-
-
 def write_call(cache: Any, k: Any, v: Any, slots: Any) -> None:
     """Raise unless `write(cache, k, v, slots)` may be launched."""
     is_cache(cache)
-    rows("k", k, cache.kind.kv_heads, cache)
-    rows("v", v, cache.kind.kv_heads, cache)
+    tensors.rows("k", k, cache.kind.kv_heads, cache)
+    tensors.rows("v", v, cache.kind.kv_heads, cache)
     if v.shape[0] != k.shape[0]:
         raise WrongShape(
             wrong(
@@ -135,7 +44,7 @@ def write_call(cache: Any, k: Any, v: Any, slots: Any) -> None:
                 remedy="pass K and V of the same tokens",
             )
         )
-    count = indexes("slots", slots, cache.device)
+    count = tensors.indexes("slots", slots, cache.device)
     if count > k.shape[0]:
         raise WrongShape(
             wrong(
@@ -149,8 +58,8 @@ def write_call(cache: Any, k: Any, v: Any, slots: Any) -> None:
 
 def batch(cu_q: Any, seq_lens: Any, device: Any) -> int:
     """Return the number of sequences; raise unless `cu_q` and `seq_lens` describe one batch."""
-    n_seqs = indexes("seq_lens", seq_lens, device, (torch.int32,))
-    offsets = indexes("cu_q", cu_q, device, (torch.int32,))
+    n_seqs = tensors.indexes("seq_lens", seq_lens, device, (torch.int32,))
+    offsets = tensors.indexes("cu_q", cu_q, device, (torch.int32,))
     if offsets != n_seqs + 1:
         raise WrongShape(
             wrong(
@@ -178,16 +87,22 @@ def host_count(name: str, value: Any, what: str) -> int:
     return count
 
 
+def flag(name: str, value: object) -> None:
+    """Raise CallError unless `value` is a bool: of anything else, "False" too, Python makes one without a word."""
+    if not isinstance(value, bool):
+        raise CallError(wrong(name, required="True or False", found=shown(value), remedy="pass a bool"))
+
+
 def attend_call(
-    q: Any, cache: Any, page_table: Any, seq_lens: Any, cu_q: Any, plan: Any, out: Any, scale: Any
+    q: Any, cache: Any, page_table: Any, seq_lens: Any, cu_q: Any, plan: Any, out: Any, scale: Any, return_lse: Any
 ) -> None:
-    """Raise unless the attention may be launched; features have their own check."""
+    """Raise unless the attention may be launched; features and the memory of `out` have their own checks."""
     is_cache(cache)
     kind, device = cache.kind, cache.device
-    rows("q", q, kind.q_heads, cache)
+    tensors.rows("q", q, kind.q_heads, cache)
     n_seqs = batch(cu_q, seq_lens, device)
     _plan_fits(plan, kind, n_seqs)
-    tensor("page_table", page_table, device)
+    tensors.placed("page_table", page_table, device)
     if page_table.dtype != torch.int32:
         raise WrongDtype(
             wrong(
@@ -227,22 +142,21 @@ def attend_call(
             )
         )
     if out is not None:
-        rows("out", out, kind.q_heads, cache)
+        tensors.rows("out", out, kind.q_heads, cache)
         if out.shape[0] != q.shape[0]:
             raise WrongShape(
                 wrong(
                     "out", required=f"{q.shape[0]} rows, as q has", found=out.shape[0], remedy="pass out shaped like q"
                 )
             )
-        if not torch.compiler.is_compiling() and not out.is_meta:
-            require_own_memory(out, q, cache.buffer)
+    flag("return_lse", return_lse)
     factor = None if scale is None else real(scale)
-    if scale is not None and (factor is None or not math.isfinite(factor)):
+    if scale is not None and (factor is None or not abs(factor) <= FLOAT32[1]):
         raise CallError(
             wrong(
                 "scale",
-                required="a finite number on the host",
-                found=repr(scale) if isinstance(scale, (int, float)) else type(scale).__name__,
+                required="a finite number on the host, as float32 holds it",
+                found=shown(scale) if isinstance(scale, (int, float)) else type(scale).__name__,
                 remedy="pass a float, or leave it out for head_size ** -0.5",
             )
         )

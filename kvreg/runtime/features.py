@@ -5,7 +5,6 @@ A feature that the selection's request does not name is refused here, since no k
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -13,9 +12,9 @@ from typing import Any
 
 import torch
 
-from kvreg.core.errors import CallError, FeatureNotSelected, WrongDtype, WrongShape, wrong
-from kvreg.core.scalars import real
-from kvreg.runtime import checks
+from kvreg.core.errors import CallError, FeatureNotSelected, WrongDtype, WrongShape, shown, wrong
+from kvreg.core.scalars import FLOAT32, real
+from kvreg.runtime import checks, tensors
 from kvreg.runtime.geometry import Kind
 from kvreg.runtime.launchers import Features
 
@@ -127,7 +126,7 @@ def _asked(causal: Any, window: Any, softcap: Any, sinks: Any, alibi: Any, prefi
             wrong(
                 "causal",
                 required="True, False, or one bool for each sequence",
-                found=type(causal).__name__,
+                found=f"{shown(causal)} ({type(causal).__name__})",
                 remedy="leave it out for causal attention",
             )
         )
@@ -137,7 +136,7 @@ def _asked(causal: Any, window: Any, softcap: Any, sinks: Any, alibi: Any, prefi
 
 def _check_causal(causal: Any, n_seqs: int, device: Any) -> None:
     if isinstance(causal, torch.Tensor):
-        checks.indexes("causal", causal, device, (torch.bool,))
+        tensors.indexes("causal", causal, device, (torch.bool,))
     else:
         strange = [value for value in causal if not isinstance(value, bool)]
         if strange:
@@ -184,15 +183,20 @@ def _check_softcap(softcap: Any) -> None:
                 remedy="pass a float, or None for no cap",
             )
         )
-    if not (math.isfinite(cap) and cap > 0):
+    if not FLOAT32[0] <= cap <= FLOAT32[1]:
         raise CallError(
-            wrong("softcap", required="a finite number above 0", found=softcap, remedy="pass None for no cap")
+            wrong(
+                "softcap",
+                required="a finite number above 0, as float32 holds it",
+                found=shown(softcap),
+                remedy="pass None for no cap",
+            )
         )
 
 
 def _check_heads(name: str, value: Any, q_heads: int, device: Any) -> None:
     """Raise unless `value` has one adjacent float32 for each query head."""
-    checks.indexes(name, value, device, (torch.float32,))
+    tensors.indexes(name, value, device, (torch.float32,))
     if value.shape[0] != q_heads:
         raise WrongShape(
             wrong(
@@ -206,7 +210,7 @@ def _check_heads(name: str, value: Any, q_heads: int, device: Any) -> None:
 
 def _check_ranges(value: Any, n_seqs: int, device: Any) -> None:
     name = "prefix_ranges"
-    checks.tensor(name, value, device)
+    tensors.placed(name, value, device)
     if value.dtype != torch.int32:
         raise WrongDtype(
             wrong(

@@ -16,6 +16,7 @@ import torch
 from kvreg.runtime import features, values
 from kvreg.runtime.geometry import Geometry, Kind, parse
 from kvreg.runtime.launchers import AttendCall, CacheView, SplitPlan, load
+from kvreg.runtime.overlaps import require_own_memory
 from kvreg.runtime.plan import UNSPLIT, config_of
 from kvreg.runtime.replay import Asked
 
@@ -53,7 +54,8 @@ def launch_attend(geometry: Geometry, call: AttendCall, batch_invariant: bool, a
         )
         values.check_features(call.features)
     if n_seqs == 0:
-        call.out.zero_()
+        with _writable(call.out):
+            call.out.zero_()
         if call.lse is not None:
             sinks = call.features.sinks
             call.lse.copy_(sinks) if sinks is not None else call.lse.fill_(-torch.inf)
@@ -62,13 +64,18 @@ def launch_attend(geometry: Geometry, call: AttendCall, batch_invariant: bool, a
         call = replace(call, features=features.within_sequences(call.features, call.seq_lens))
     step = kind.decode if _decodes(kind, tokens, n_seqs) else kind.prefill
     launcher = load(step.launcher)
-    with _kept(launcher, asked, call.out, call.lse):
+    with _writable(call.out), _kept(launcher, asked, call.out, call.lse):
         launcher(call, config_of(step, default=batch_invariant or call.split.shares > 0))
 
 
 def _kept(launcher: Any, asked: Asked | None, *made: torch.Tensor | None) -> AbstractContextManager[None]:
     """Return what keeps the launches of a call, where it is one to be kept and the launcher does nothing else."""
     return nullcontext() if asked is None or not getattr(launcher, "only_submits", False) else asked.recorded(*made)
+
+
+def _writable(out: torch.Tensor) -> AbstractContextManager[Any]:
+    """Return where `out` may be written: torch fills what was made under inference mode in that mode alone."""
+    return torch.inference_mode() if out.is_inference() else nullcontext()
 
 
 def _decodes(kind: Kind, tokens: int, n_seqs: int) -> bool:
@@ -120,6 +127,12 @@ def _attend(
     softcap: float | None,
 ) -> None:
     """Attend; `causal_each`, where given, stands in the place of `causal`."""
+    # Where tensors lie is known here at the earliest: while a compiler traces, they have no addresses.
+    read = {
+        "page_table": page_table, "seq_lens": seq_lens, "cu_q": cu_q, "causal": causal_each, "sinks": sinks,
+        "alibi": alibi, "prefix_ranges": prefix_ranges,
+    }  # fmt: skip
+    require_own_memory(out, q, buffer, read)
     geometry = parse(spec)
     split = split_for(geometry.kind, q, seq_lens.shape[0], SplitPlan(splits, chunk, partial_out, partial_lse, shares))
     view = geometry.view(buffer, tensor_scales)

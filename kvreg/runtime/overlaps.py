@@ -5,16 +5,20 @@ Judged by addresses and strides, which the host sees without waiting.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from kvreg.core.errors import CallError, wrong
 
 
-def require_own_memory(out: torch.Tensor, q: torch.Tensor, buffer: torch.Tensor) -> None:
-    """Raise CallError when elements of `out`, (rows, heads, d), share bytes with each other, with `q` or the cache.
+def require_own_memory(
+    out: torch.Tensor, q: torch.Tensor, buffer: torch.Tensor, read: Mapping[str, object] | None = None
+) -> None:
+    """Raise CallError when elements of `out`, (rows, heads, d), share bytes with each other or what the call reads.
 
-    `q`: (rows, heads, d); `buffer`: the cache's bytes, taken as one piece. Rows of `out` and `q` may lie side by side
-    in the rows of one larger tensor.
+    `q`: (rows, heads, d); `buffer`: the cache's bytes, taken as one piece; `read`: what else is read by name, of which
+    only tensors count. Rows of `out` and `q` may lie side by side in the rows of one larger tensor.
     """
     if out.numel() == 0:
         return
@@ -27,6 +31,11 @@ def require_own_memory(out: torch.Tensor, q: torch.Tensor, buffer: torch.Tensor)
     first, last = _bytes(q)
     if begin < last and first < end and q.numel() and not _side_by_side(out, q):
         raise _wrong("none of q's bytes", "some of them")
+    for name, other in (read or {}).items():
+        if isinstance(other, torch.Tensor):
+            first, last = _bytes(other)
+            if begin < last and first < end and other.numel():
+                raise _wrong(f"none of {name}'s bytes", "some of them")
 
 
 def _wrong(required: str, found: str) -> CallError:

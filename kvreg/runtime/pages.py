@@ -14,7 +14,7 @@ from kvreg.core.layouts import LayoutId
 from kvreg.core.modes import Mode, rotation_block
 from kvreg.core.selections import Selection
 from kvreg.core.signs import signs
-from kvreg.runtime import buffers, checks, values
+from kvreg.runtime import buffers, checks, tensors, values
 from kvreg.runtime.cache import KVCache
 from kvreg.runtime.geometry import Geometry, interned
 from kvreg.runtime.launchers import CacheView
@@ -31,8 +31,8 @@ def copy_pages(cache: KVCache, src: torch.Tensor, dst: torch.Tensor) -> None:
     checked on the cpu only. Takes memory for the copied pages of one plane at a time.
     """
     checks.is_cache(cache)
-    checks.indexes("src", src, cache.device)
-    checks.indexes("dst", dst, cache.device)
+    tensors.indexes("src", src, cache.device)
+    tensors.indexes("dst", dst, cache.device)
     if src.shape[0] != dst.shape[0]:
         raise WrongShape(
             wrong(
@@ -58,7 +58,7 @@ def dequantize(cache: KVCache, slots: torch.Tensor) -> tuple[torch.Tensor, torch
     cpu only.
     """
     checks.is_cache(cache)
-    checks.indexes("slots", slots, cache.device)
+    tensors.indexes("slots", slots, cache.device)
     if cache.device.type == "cpu":
         values.check_slots(slots, cache.slots, distinct=False)
     known = slots >= 0

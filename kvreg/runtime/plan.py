@@ -75,7 +75,7 @@ def plan(
 
     Raises CallError, WrongShape, WrongDtype or WrongDevice.
     """
-    n_seqs, max_context, total_context = plan_call(cache, cu_q, seq_lens, max_context, total_context)
+    n_seqs, max_context, total_context = plan_call(cache, cu_q, seq_lens, max_context, total_context, batch_invariant)
     kind = cache.kind
     launcher = load(kind.decode.launcher)
     total = n_seqs * max_context if total_context is None or batch_invariant else total_context

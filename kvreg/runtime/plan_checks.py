@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from kvreg.core.errors import WrongShape, wrong
-from kvreg.runtime.checks import batch, host_count, is_cache
+from kvreg.runtime.checks import batch, flag, host_count, is_cache
 
 MOST_TOKENS = 2**31 - 1
 """Of a sequence: the largest int32, which lengths and positions are."""
@@ -21,13 +21,14 @@ _PLAN_APART = wrong(
 
 
 def plan_call(
-    cache: Any, cu_q: Any, seq_lens: Any, max_context: Any, total_context: Any = None
+    cache: Any, cu_q: Any, seq_lens: Any, max_context: Any, total_context: Any, batch_invariant: Any
 ) -> tuple[int, int, int | None]:
     """Return the number of sequences, `max_context` and `total_context`; raise unless a plan can be made."""
     if torch.compiler.is_compiling():
         # With fullgraph torch raises, quoting the line; without it the call leaves the graph and is made as ever.
         torch._dynamo.graph_break(msg=_PLAN_APART)
     is_cache(cache)
+    flag("batch_invariant", batch_invariant)
     n_seqs = batch(cu_q, seq_lens, cache.device)
     max_context = host_count("max_context", max_context, "the most tokens that a sequence may have")
     if total_context is not None:

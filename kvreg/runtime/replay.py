@@ -92,16 +92,13 @@ class Recording:
 
 
 class Known:
-    """The calls that one cache has seen; a copy of a cache knows none."""
+    """The calls that one cache has seen."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[Any, ...], Call] = {}
         self._lock = threading.Lock()
         self.hopeless = False
         """Whether to leave it, since launches on this device cannot be made again."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Known, ()
 
     def __len__(self) -> int:
         return len(self._calls)

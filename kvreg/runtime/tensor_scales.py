@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from kvreg.core.errors import CallError, WrongDevice, WrongDtype, WrongShape, wrong
+from kvreg.core.errors import CallError, WrongDevice, WrongDtype, WrongShape, shown, wrong
 from kvreg.core.modes import Mode
-from kvreg.core.scalars import real
+from kvreg.core.scalars import FLOAT32, real
 from kvreg.runtime.geometry import Kind
 
 _REMEDY = "pass (k_scale, v_scale), or a (2,) float32 tensor on the cache's device"
@@ -57,8 +57,8 @@ def _numbers(given: Any) -> tuple[float, float]:
         )
     for value in given:
         number = real(value)
-        if number is None or not (math.isfinite(number) and number > 0):
-            raise _not_positive(type(value).__name__ if number is None else value)
+        if number is None or not FLOAT32[0] <= number <= FLOAT32[1]:
+            raise _not_positive(type(value).__name__ if number is None else shown(value))
     return float(given[0]), float(given[1])
 
 
@@ -98,5 +98,10 @@ def _check_tensor(given: torch.Tensor, device: Any) -> None:
 
 def _not_positive(found: object) -> CallError:
     return CallError(
-        wrong("tensor_scales", required="finite numbers above 0", found=found, remedy="pass 1.0 where none is known")
+        wrong(
+            "tensor_scales",
+            required="finite numbers above 0, as float32 holds them",
+            found=found,
+            remedy="pass 1.0 where none is known",
+        )
     )

@@ -51,16 +51,25 @@ def check_batch(
     """
     lengths, offsets = seq_lens.tolist(), cu_q.tolist()
     for index, length in enumerate(lengths):
-        if not 0 <= length <= most:
+        if length < 0:
             raise CallError(
                 wrong(
                     f"seq_lens[{index}]",
-                    required=f"0 to {most} tokens, the plan's max_context",
+                    required="at least 0 tokens",
+                    found=length,
+                    remedy="pass the tokens that the cache holds of each sequence",
+                )
+            )
+        if length > most:
+            raise CallError(
+                wrong(
+                    f"seq_lens[{index}]",
+                    required=f"at most {most} tokens, the plan's max_context",
                     found=length,
                     remedy="plan for a larger max_context",
                 )
             )
-    if offsets[0] < 0 or offsets[-1] > tokens or any(b < a for a, b in pairwise(offsets)):
+    if offsets[0] != 0 or offsets[-1] > tokens or any(b < a for a, b in pairwise(offsets)):
         raise CallError(
             wrong(
                 "cu_q",

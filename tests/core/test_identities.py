@@ -144,7 +144,7 @@ def test_mode_none_stores_the_models_dtype(dtype, storage):
         ({"batch": 0}, "batch: required a whole number from 1, found 0"),
         ({"kv_heads": -8}, "kv_heads: required a whole number from 1, found -8"),
         ({"context": True}, "context: required a whole number from 1, found True"),
-        ({"layout": "planar"}, "layout 'planar': required NAME.REVISION"),
+        ({"layout": "planar"}, "layout: required one of planar.1, planar.2, inline.1, found 'planar'; leave it out"),
     ],
 )
 def test_a_value_of_no_meaning_is_a_usage_error_that_names_the_valid_ones(asked, message):

@@ -13,7 +13,7 @@ import torch
 from step import FULL_WAY, HEAD, INT4, KV_HEADS, Q_HEADS, Step
 
 import kvreg
-from kvreg.runtime.replay import MOST_CALLS
+from kvreg.runtime.replay import MOST_CALLS, Known
 
 
 def test_recordings_hold_no_tensor_and_end_with_their_cache():
@@ -45,11 +45,13 @@ def test_recordings_hold_no_tensor_and_end_with_their_cache():
 def test_a_copy_of_a_cache_knows_no_call(again):
     step = Step()
     step.attend()
-    step.cache = copy.deepcopy(step.cache)
+    first, step.cache = step.cache, copy.deepcopy(step.cache)
     step.renewed()
 
-    assert not len(step.cache.known)
+    assert step.cache.known is None  # as every cache on the cpu; on a card it is one's own
+    step.cache.known = Known()
     again(step.attend)
+    assert (len(step.cache.known), len(first.known)) == (1, 1)
 
 
 def test_the_oldest_calls_make_way(called):

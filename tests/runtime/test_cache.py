@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import kvreg
 from kvreg.core.errors import (
     CallError,
     DeviceUnavailable,
@@ -498,6 +499,18 @@ def test_a_cache_lies_on_the_platform_that_was_selected_for(select, monkeypatch)
     if not torch.cuda.is_available():
         with pytest.raises(DeviceUnavailable, match=r"a cuda card for h200.*kvreg doctor"):
             KVCache.allocate(select("triton"), 1)
+
+
+def test_bf16_that_the_interpreter_multiplies_wrongly_is_refused_there(select):
+    own, memory = kvreg.select("h200", "int4_per_token_head", 64), torch.zeros(1 << 20, dtype=torch.uint8)
+
+    for make in (lambda: KVCache.allocate(own, 1), lambda: KVCache.from_buffer(own, memory)):
+        with pytest.raises(
+            WrongDtype, match=r"^cache: required dtype fp16 of cuda-int4-write@1 .*, found bf16; select"
+        ):
+            make()
+    KVCache.allocate(kvreg.select("h200", "int4_per_token_head", 64, dtype="fp16"), 1)
+    KVCache.allocate(select("triton", "int4_per_token_head", dtype="bf16"), 1)
 
 
 def test_a_geometry_written_as_text_reads_back_the_same(select):

@@ -84,6 +84,19 @@ def test_a_given_out_is_written_under_a_compiler(mode, cache_for, batch):
     assert torch.equal(out, attend(*arguments, **asked))
 
 
+def test_an_out_over_q_is_no_wrong_result_of_compiled_code(cache_for, batch):
+    """Where a compiler hands the operator the same memory; one that hands it a copy gives the right result."""
+    cache = cache_for("cpu", "none", batch)
+    made, asked = plan_of(cache, batch), batch.features.fields()
+    write(cache, batch.k, batch.v, batch.slots)
+    others = (cache, batch.page_table, batch.seq_lens, batch.cu_q, made)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda q: attend(q, *others, out=q, **asked), backend="eager", fullgraph=True)
+    with pytest.raises(CallError, match="out: required memory of its own: none of q's bytes"):
+        compiled(batch.q.clone())
+
+
 def test_bools_in_a_list_are_laid_down_under_a_compiler_too(cache_for):
     batch = build("decode", head_size=40, contexts=(9, 17, 33), inputs=("normal",), features=("per_sequence_causal",))
     cache = cache_for("cpu", "none", batch)

@@ -268,3 +268,15 @@ def test_a_launcher_that_cannot_be_loaded_says_why(path, error, words):
 
 def test_a_launcher_is_loaded_once():
     assert load("kvreg_cpu.write:write_none") is load("kvreg_cpu.write:write_none")
+
+
+def test_an_out_made_under_inference_mode_is_filled_outside_of_it_too(cache_for):
+    batch = build("decode", head_size=40, contexts=(9, 17), inputs=("normal",))
+    cache = cache_for("cpu", "none", batch)
+    made = plan(cache, batch.cu_q, batch.seq_lens, max_context=17)
+    write(cache, batch.k, batch.v, batch.slots)
+    arguments = (batch.q, cache, batch.page_table, batch.seq_lens, batch.cu_q, made)
+    with torch.inference_mode():
+        out = torch.full_like(batch.q, torch.nan)
+
+    assert torch.equal(attend(*arguments, out=out), attend(*arguments))

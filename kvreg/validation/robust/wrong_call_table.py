@@ -64,6 +64,13 @@ def two() -> Any:
     return torch.tensor([1.0, 2.0])
 
 
+def within(out: Any, name: str, like: Any) -> dict[str, Any]:
+    """Return `out` and an argument of the values of `like` that lies in the middle of its memory."""
+    inside = out.view(torch.uint8).flatten()[64:].view(like.dtype)[: like.numel()].view(like.shape)
+    inside.copy_(like)
+    return {"out": out, name: inside}
+
+
 WRONG: Mapping[str, Row] = {
     # write
     "write: cache is a tensor": ("write", lambda: {"cache": rows()}, WrongCache, "KVCache Tensor allocate"),
@@ -214,6 +221,68 @@ WRONG: Mapping[str, Row] = {
     "attend: out of KV heads": ("attend", lambda: {"out": rows(3, KV)}, WrongShape, "out: (rows, 6, 40) (3, 2, 40)"),
     "attend: out elsewhere": ("attend", lambda: {"out": rows(3, Q, device="meta")}, WrongDevice, "out: meta"),
     "attend: out of stride 2": ("attend", lambda: {"out": every_second(rows(3, Q))}, WrongShape, "out: stride 1"),
+    "attend: out over seq_lens": (
+        "attend",
+        lambda: within(rows(3, Q), "seq_lens", ints(33, 40, 0)),
+        CallError,
+        "out: memory of its own seq_lens empty_like",
+    ),
+    "attend: out over cu_q": (
+        "attend",
+        lambda: within(rows(3, Q), "cu_q", ints(0, 1, 2, 3)),
+        CallError,
+        "out: memory of its own cu_q",
+    ),
+    "attend: out over page_table": (
+        "attend",
+        lambda: within(rows(3, Q), "page_table", ints(0, 1, 2, 3, 4, 5, 0, 0, 0).view(3, 3)),
+        CallError,
+        "out: memory of its own page_table",
+    ),
+    "sinks: under out": (
+        "featured",
+        lambda: within(rows(3, Q), "sinks", torch.ones(Q)),
+        CallError,
+        "out: memory of its own sinks",
+    ),
+    "alibi: under out": (
+        "featured",
+        lambda: within(rows(3, Q), "alibi", torch.ones(Q)),
+        CallError,
+        "out: memory of its own alibi",
+    ),
+    "causal: under out": (
+        "featured",
+        lambda: within(rows(3, Q), "causal", torch.ones(3, dtype=torch.bool)),
+        CallError,
+        "out: memory of its own causal",
+    ),
+    "ranges: under out": (
+        "featured",
+        lambda: within(rows(3, Q), "prefix_ranges", ranges(3, 2, 2)),
+        CallError,
+        "out: memory of its own prefix_ranges",
+    ),
+    "attend: q sparse": ("attend", lambda: {"q": rows(3, Q).to_sparse()}, WrongDtype, "q: dense sparse_coo to_dense"),
+    "attend: scale beyond float32": ("attend", lambda: {"scale": 1e39}, CallError, "scale: float32 1e+39"),
+    "attend: return_lse a word": ("attend", lambda: {"return_lse": "no"}, CallError, "return_lse: True False 'no'"),
+    "softcap: beyond float32": ("featured", lambda: {"softcap": 1e39}, CallError, "softcap: float32 1e+39"),
+    "plan: batch_invariant a word": (
+        "plan",
+        lambda: {"batch_invariant": "False"},
+        CallError,
+        "batch_invariant: True False 'False'",
+    ),
+    "plan: batch_invariant None": ("plan", lambda: {"batch_invariant": None}, CallError, "batch_invariant: True None"),
+    "write: k sparse": ("write", lambda: {"k": rows().to_sparse()}, WrongDtype, "k: dense sparse_coo k.to_dense()"),
+    "write: k nested": (
+        "write",
+        lambda: {"k": torch.nested.nested_tensor([rows()[0], rows()[1]])},
+        WrongDtype,
+        "k: dense nested",
+    ),
+    "scales: beyond float32": ("allocate", lambda: {"tensor_scales": (1e39, 1.0)}, CallError, "float32 1e+39"),
+    "scales: 0 in float32": ("allocate", lambda: {"tensor_scales": (1e-50, 1.0)}, CallError, "float32 1e-50"),
     # attend: plan and scale
     "attend: no plan": ("attend", lambda: {"plan": None}, CallError, "plan: Plan NoneType kvreg.plan"),
     "attend: plan is a dict": ("attend", lambda: {"plan": {}}, CallError, "plan: Plan dict"),
@@ -473,7 +542,7 @@ WRONG: Mapping[str, Row] = {
     "dequantize: slots float": ("dequantize", lambda: {"slots": torch.zeros(2)}, WrongDtype, "slots: float32"),
     "convert: no cache": ("convert", lambda: {"cache": None}, WrongCache, "KVCache NoneType"),
     "convert: unknown layout": ("convert", lambda: {"layout": "planar.9"}, UsageError, "planar.9 planar.1 inline.1"),
-    "convert: no layout": ("convert", lambda: {"layout": "planar"}, UsageError, "planar NAME.REVISION"),
+    "convert: no layout": ("convert", lambda: {"layout": "planar"}, UsageError, "layout: planar.1 'planar'"),
     "convert: layout a number": ("convert", lambda: {"layout": 1}, UsageError, "layout: planar.1 1;"),
 }
 """Seen on every device: shapes, dtypes, devices, strides and words."""
@@ -511,7 +580,7 @@ WRONG_VALUES: Mapping[str, Row] = {
         "attend",
         lambda: {"seq_lens": ints(33, -1, 0)},
         CallError,
-        "seq_lens[1]: 0 to 40 -1",
+        "seq_lens[1]: at least 0 -1",
     ),
     "attend: longer than planned": (
         "attend",
@@ -520,6 +589,7 @@ WRONG_VALUES: Mapping[str, Row] = {
         "seq_lens[1]: 0 to 40 41",
     ),
     "attend: offsets fall": ("attend", lambda: {"cu_q": ints(0, 2, 1, 3)}, CallError, "cu_q: never fall [0, 2, 1, 3]"),
+    "attend: offsets from 1": ("attend", lambda: {"cu_q": ints(1, 1, 2, 3)}, CallError, "cu_q: from 0 1 first"),
     "attend: offsets too far": ("attend", lambda: {"cu_q": ints(0, 1, 2, 4)}, CallError, "cu_q: 3 rows 4"),
     "attend: a negative offset": ("attend", lambda: {"cu_q": ints(-1, 1, 2, 3)}, CallError, "cu_q: from 0 -1"),
     "attend: a negative page": (
