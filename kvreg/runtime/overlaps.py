@@ -32,10 +32,9 @@ def require_own_memory(
     if begin < last and first < end and q.numel() and not _side_by_side(out, q):
         raise _wrong("none of q's bytes", "some of them")
     for name, other in (read or {}).items():
-        if isinstance(other, torch.Tensor):
-            first, last = _bytes(other)
-            if begin < last and first < end and other.numel():
-                raise _wrong(f"none of {name}'s bytes", "some of them")
+        # Mostly it lies behind, or ends before: the end is asked for last, since this runs in each eager call.
+        if isinstance(other, torch.Tensor) and other.data_ptr() < end and begin < _bytes(other)[1] and other.numel():
+            raise _wrong(f"none of {name}'s bytes", "some of them")
 
 
 def _wrong(required: str, found: str) -> CallError:
