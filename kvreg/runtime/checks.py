@@ -33,8 +33,9 @@ def is_cache(cache: object) -> None:
 def write_call(cache: Any, k: Any, v: Any, slots: Any) -> None:
     """Raise unless `write(cache, k, v, slots)` may be launched."""
     is_cache(cache)
-    tensors.rows("k", k, cache.kind.kv_heads, cache)
-    tensors.rows("v", v, cache.kind.kv_heads, cache)
+    kind, device = cache.kind, cache.device
+    tensors.rows("k", k, kind.kv_heads, kind, device)
+    tensors.rows("v", v, kind.kv_heads, kind, device)
     if v.shape[0] != k.shape[0]:
         raise WrongShape(
             wrong(
@@ -44,7 +45,7 @@ def write_call(cache: Any, k: Any, v: Any, slots: Any) -> None:
                 remedy="pass K and V of the same tokens",
             )
         )
-    count = tensors.indexes("slots", slots, cache.device)
+    count = tensors.indexes("slots", slots, device)
     if count > k.shape[0]:
         raise WrongShape(
             wrong(
@@ -99,7 +100,7 @@ def attend_call(
     """Raise unless the attention may be launched; features and the memory of `out` have their own checks."""
     is_cache(cache)
     kind, device = cache.kind, cache.device
-    tensors.rows("q", q, kind.q_heads, cache)
+    tensors.rows("q", q, kind.q_heads, kind, device)
     n_seqs = batch(cu_q, seq_lens, device)
     _plan_fits(plan, kind, n_seqs)
     tensors.placed("page_table", page_table, device)
@@ -142,7 +143,7 @@ def attend_call(
             )
         )
     if out is not None:
-        tensors.rows("out", out, kind.q_heads, cache)
+        tensors.rows("out", out, kind.q_heads, kind, device)
         if out.shape[0] != q.shape[0]:
             raise WrongShape(
                 wrong(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kvreg.core.errors import WrongDevice, WrongDtype, WrongShape, wrong
-from kvreg.runtime.geometry import MOST_REACH
-
-if TYPE_CHECKING:
-    from kvreg.runtime.cache import KVCache
+from kvreg.runtime.geometry import MOST_REACH, Kind
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 
@@ -53,10 +50,10 @@ def placed(name: str, value: Any, device: Any) -> None:
         )
 
 
-def rows(name: str, value: Any, heads: int, cache: KVCache) -> None:
+def rows(name: str, value: Any, heads: int, kind: Kind, device: Any) -> None:
     """Raise unless `value` is (rows, heads, head_size) in the model's dtype with adjacent channels."""
-    placed(name, value, cache.device)
-    kind, shape, strides = cache.kind, value.shape, value.stride()
+    placed(name, value, device)
+    shape, strides = value.shape, value.stride()
     if len(shape) != 3 or shape[1] != heads or shape[2] != kind.head_size:
         raise WrongShape(
             wrong(

@@ -17,7 +17,7 @@ from kvreg.core.errors import UsageError
 from kvreg.core.modes import Mode
 from kvreg.runtime.launchers import load
 from kvreg.validation.gpu import enduring
-from kvreg.validation.gpu.options import Options
+from kvreg.validation.gpu.asked import Options
 from kvreg.validation.gpu.rig import Rig
 from kvreg.validation.gpu.session import Session
 from kvreg.validation.journal import Journal

@@ -17,7 +17,8 @@ from kvreg.core import environment
 from kvreg.core.errors import DeviceUnavailable, KvregError
 from kvreg.validation import archive
 from kvreg.validation import machine as machines
-from kvreg.validation.gpu.options import Options, default_work, parse, require_writable
+from kvreg.validation.gpu.asked import Options
+from kvreg.validation.gpu.options import default_work, parse, require_writable
 from kvreg.validation.gpu.rig import Rig, require_possible, require_work
 from kvreg.validation.gpu.session import CUT_OFF, EXIT, FAILED, LOST, OK, SKIPPED, Session
 from kvreg.validation.gpu.stages import STAGES

@@ -7,45 +7,17 @@ import os
 import shlex
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from kvreg.core.devices import Device, folder_name
 from kvreg.core.errors import UsageError, wrong
 from kvreg.validation import archive
+from kvreg.validation.gpu.asked import RACES, WORKLOAD, Options
 from kvreg.validation.gpu.stages import EXTRA, STAGES, USUAL
 
 PLACES = ("--out", "--work", "--resume")
 """Options that name folders of the machine."""
-
-WORKLOAD = "chat"
-RACES = 10
-"""Of each bucket in the stage tune; the first one counts, the others show how sure it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What was asked of one call."""
-
-    device: str | None = None
-    interpreter: bool = False
-    smoke: bool = False
-    stages: tuple[str, ...] = USUAL
-    head_sizes: tuple[int, ...] = ()
-    only: tuple[str, ...] = ()
-    """Variants that the stages from compile to seeds, timings and traces take; none for all."""
-    tuned: tuple[str, ...] = ()
-    """Variants that the stages tune and space take, none for all that decode int4."""
-    workloads: tuple[str, ...] = (WORKLOAD,)
-    """What those are tuned for; see kvreg.validation.gpu.tunable."""
-    races: int = RACES
-    limit_s: float | None = None
-    peer: Path | None = None
-    processes: int | None = None
-    write: str = "archive"
-    """`archive` keeps the traces in the archive, `repo` puts them into the checkout as well."""
-    command: str = "ci/gpu"
 
 
 def default_work(device: Device) -> Path:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import kvreg
 from kvreg.core.errors import UsageError, wrong
@@ -16,14 +16,12 @@ from kvreg.core.requests import Op
 from kvreg.core.variants import Constraints, Variant
 from kvreg.validation.cells import HEAD_SIZES, PROFILES, Cell, many_seeds_only, work_list
 from kvreg.validation.gpu import tunable
+from kvreg.validation.gpu.asked import Options
 from kvreg.validation.gpu.session import Session
 from kvreg.validation.journal import Journal, key_of
 from kvreg.validation.machine import Machine
 from kvreg.validation.run import Run
 from kvreg_tuning.pool import Task
-
-if TYPE_CHECKING:
-    from kvreg.validation.gpu.options import Options
 
 SEED_HEADS = (64, 96, 128, 256)
 

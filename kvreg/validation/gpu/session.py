@@ -7,12 +7,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvreg.validation import archive
-
-if TYPE_CHECKING:
-    from kvreg.validation.gpu.options import Options
+from kvreg.validation.gpu.asked import Options
 
 ARCHIVE_EVERY_S = 60.0
 

@@ -7,7 +7,6 @@ and 8 KV heads. `--variant` names what is tuned instead of int4 decode, in that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kvreg.bench import workload as bench
 from kvreg.core.buckets import Bucket
@@ -16,12 +15,10 @@ from kvreg.core.errors import UsageError, wrong
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.variants import Variant
+from kvreg.validation.gpu.asked import Options
 from kvreg_tuning import planning
 from kvreg_tuning.spaces import Space
 from kvreg_tuning.workloads import Shape, Workload, find
-
-if TYPE_CHECKING:
-    from kvreg.validation.gpu.options import Options
 
 HEAD_SIZE, GROUP, KV_HEADS = 128, 4, 8
 
