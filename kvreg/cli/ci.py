@@ -123,7 +123,7 @@ def _made(runners: Path | None, only: Sequence[str], ids: Path | None, listed: P
     fleet = read(path)
     ids = ids or own.ids_beside(path)
     known_ids = collected.read_ids(ids).ordered if ids is not None else ()
-    list_beside = path.with_name("expectations.yaml")
+    list_beside = path.parent / "expectations.yaml"
     chosen = listed or (list_beside if list_beside.is_file() else None)
     entries = files.read(chosen) if chosen is not None else ()
     made = matrix(fleet, registry.backends(), Known.installed(), entries, known_ids)

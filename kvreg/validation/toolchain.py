@@ -45,17 +45,18 @@ def install(recipe: Recipe, folder: Path, python: Path | None = None, say: Say =
     the recipe has no wheel for, ToolchainUnavailable where it cannot be made.
     """
     maker = _maker(recipe, python)
+    # Before the lock, which lies beside the folder: the root of a file system has no place beside it.
+    if folder.exists() and not (folder / "pyvenv.cfg").exists():
+        raise UsageError(
+            wrong(str(folder), required="an empty place or an environment", found="something else",
+                  remedy="name another --folder")
+        )  # fmt: skip
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
         there = environments.find(folder, recipe)
         if there is not None and probe(recipe, there.folder) is not None:
             say(f"{recipe.requirement} is in {there.folder} and answers")
             return there
-        if folder.exists() and not (folder / "pyvenv.cfg").exists():
-            raise UsageError(
-                wrong(str(folder), required="an empty place or an environment", found="something else",
-                      remedy="name another --folder")
-            )  # fmt: skip
         unfinished = environments.partial(folder)
         if unfinished.exists():
             say(f"an installation was cut off: it goes on in {unfinished}")

@@ -20,6 +20,24 @@ COMMANDS = (
 )
 
 
+@pytest.mark.parametrize("folder", [".", "..", "/"])
+@pytest.mark.parametrize("words", [(), ("check",), ("unskip",), ("show", "x")], ids=" ".join)
+def test_a_folder_in_place_of_a_list_is_one_line_and_exit_2(here, folder, words):
+    answer = here("deselections", *words, "--file", folder)
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == f"kvreg: {folder}: required a readable text file, found: Is a directory; check the path\n"
+
+
+def test_the_root_is_no_folder_for_an_environment(here):
+    answer = here("toolchain", "install", "xpu", "--folder", "/")
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == (
+        "kvreg: /: required an empty place or an environment, found something else; name another --folder\n"
+    )
+
+
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_what_is_no_file_is_one_line_and_exit_2(here, tmp_path, arguments, kind):

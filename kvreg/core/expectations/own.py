@@ -38,7 +38,7 @@ def required() -> Path:
 
 def ids_beside(listed: Path) -> Path | None:
     """Return the file of collected ids in the folder of a list; None where there is none."""
-    beside = listed.with_name(IDS_NAME)
+    beside = listed.parent / IDS_NAME  # `.` and `/`, which are no lists, have no name to replace
     return beside if beside.is_file() else None
 
 
