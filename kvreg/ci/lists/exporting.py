@@ -127,13 +127,15 @@ def _ids(pattern: Pattern, ids: IdIndex | None) -> list[str] | str:
 
 
 def _expression(pattern: Pattern) -> str:
-    tail = re.sub(
-        r"\\[*?]|.",
-        lambda sign: {"*": ".*", "?": "."}.get(sign[0], re.escape(sign[0][-1])),
-        pattern.tail,
-        flags=re.DOTALL,
-    )
+    tail = re.sub(r"\\[*?]|[*?]+|.", _word, pattern.tail, flags=re.DOTALL)
     return f"{re.escape(pattern.base)}{tail}$"
+
+
+def _word(sign: re.Match[str]) -> str:
+    """Return one sign as an expression; a row of wildcards has one `.*`, since each more multiplies the work."""
+    if sign[0][0] in "*?":
+        return "." * sign[0].count("?") + ".*" * ("*" in sign[0])
+    return re.escape(sign[0][-1])
 
 
 def _comment(entry: Expectation) -> list[str]:

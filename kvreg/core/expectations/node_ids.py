@@ -10,6 +10,7 @@ whatever parameters it has or gets, none included.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,6 +46,11 @@ def misread(text: str) -> str | None:
 def escaped(tail: str) -> str:
     """Return a live id's tail as a pattern that takes it alone."""
     return re.sub(r"[*?]", r"\\\g<0>", tail)
+
+
+def _fixed(text: str) -> str:
+    """Return a text as fnmatch takes it by the letter."""
+    return re.sub(r"[*?[]", r"[\g<0>]", text)
 
 
 @dataclass(frozen=True)
@@ -106,13 +112,14 @@ class Pattern:
 
     @cached_property
     def _regex(self) -> re.Pattern[str]:
+        # fnmatch's expressions never go back behind a `*`, so that many of them take no more time than a few.
         parts: list[str] = []
         end = 0
         for sign in _WILD.finditer(self.tail):
-            parts.append(re.escape(self.tail[end : sign.start()]))
-            parts.append({"*": ".*", "?": "."}.get(sign[0], re.escape(sign[0][-1])))
+            parts.append(_fixed(self.tail[end : sign.start()]))
+            parts.append(sign[0] if len(sign[0]) == 1 else _fixed(sign[0][1]))
             end = sign.end()
-        return re.compile("".join([*parts, re.escape(self.tail[end:])]), re.DOTALL)
+        return re.compile(fnmatch.translate("".join([*parts, _fixed(self.tail[end:])])))
 
     def __str__(self) -> str:
         return self.text

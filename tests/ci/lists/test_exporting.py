@@ -104,6 +104,12 @@ def test_a_glob_in_a_skip_list_is_an_expression_that_takes_the_same(tmp_path):
     assert [each.test for each in after.entries] == ["tests/a.py::u[x-16]"]
 
 
+def test_many_stars_in_a_row_are_one_in_an_expression():
+    text = exporting.intel([entry(r"tests/a.py::u[**?*-\*\?***]")], B580).text
+
+    assert text == r"tests/a\.py::u\[..*\-\*\?.*\]$" + f"{skip_lists.REGEXP}\n"
+
+
 @pytest.mark.parametrize("kind", ["skips", "xfails"])
 def test_array_api_files_read_back_as_the_same_entries(tmp_path, kind):
     place = Place("cpu", parse({"platform": "cpu"}))

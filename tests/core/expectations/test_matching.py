@@ -1,6 +1,10 @@
 """Which ids a pattern takes, and that an index of many ids gives what each pattern by itself does."""
 
+import re
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from kvreg.core.expectations.entries import Expectation
 from kvreg.core.expectations.matching import EntryIndex, IdIndex
@@ -88,3 +92,25 @@ def test_an_id_has_the_entries_that_take_it(tmp_path):
     assert [each.test for each in index.of("tests/a.py::test_y[int4-16]")] == [texts[1], texts[0]]
     assert [each.test for each in index.of("tests/a.py::test_y[int4-32]")] == [texts[0]]
     assert index.of("tests/a.py::test_y[int8-16]") == []
+
+
+def meaning(tail):
+    """Return what a glob means, word for word: `*` any text, `?` one character, `\\*` and `\\?` themselves."""
+    words = re.findall(r"\\[*?]|.", tail, re.DOTALL)
+    return "".join({"*": ".*", "?": "."}.get(word, re.escape(word[-1])) for word in words)
+
+
+@given(st.text("ab*?\\[]!^-\n", max_size=8), st.text("ab*?\\[]!^-\n", max_size=8))
+@example("a**?*b", "a\nb")
+@example("[!a]*", "b]")
+@example(r"\\*\*", r"\\*")
+def test_a_glob_takes_what_its_signs_mean_and_nothing_else(inside, tail):
+    pattern = Pattern(f"a.py::t[{inside}]")
+
+    for other in (f"[{tail}]", f"[{inside}]"):
+        assert pattern.takes_tail(other) == (re.fullmatch(meaning(pattern.tail), other, re.DOTALL) is not None)
+
+
+@pytest.mark.parametrize("tail", ["[" + "*" * 12 + "zz]", "[" + "*a" * 40 + "zz]", "[" + "*?" * 40 + "zz]"])
+def test_a_glob_of_many_stars_is_answered_at_once(tail):
+    assert not Pattern(f"a.py::t{tail}").takes_tail("[" + "a" * 2000 + "]")
