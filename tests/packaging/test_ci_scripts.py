@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from kvreg.core import environment
 
 pytestmark = pytest.mark.checkout
 
@@ -50,3 +53,12 @@ def test_a_job_without_a_device_is_a_usage_error():
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("ci/job: required --device, found none")
+
+
+def test_no_pipeline_and_no_page_asks_for_a_variable_that_kvreg_would_warn_of():
+    files = [*ROOT.glob(".buildkite/*.yml"), *ROOT.glob(".github/workflows/*.yml"), *ROOT.glob("docs/*.md")]
+
+    named = {name for file in files for name in re.findall(r"\bKVREG_[A-Z]+\b", file.read_text())}
+
+    assert "KVREG_HOME" in named
+    assert named <= set(environment.VARIABLES)
