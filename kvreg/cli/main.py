@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from kvreg.cli.once import Group
-from kvreg.cli.output import Output, OutputLost
+from kvreg.cli.output import Asides, Output, OutputLost
 from kvreg.core import environment, notices
 from kvreg.core.errors import BadFile, KvregError, wrong
 from kvreg.core.near import suggestion
@@ -159,12 +159,12 @@ def status(arguments: Sequence[str]) -> int:
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure:
             reconfigure(errors="backslashreplace")  # a name that the terminal cannot spell is no reason to fail
-    below = sys.stdout
-    sys.stdout = Output(below, closed=closed)
+    below = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = Output(sys.stdout, closed=closed), Asides(sys.stderr)
     try:
         return _ended(arguments, as_json)
     finally:
-        sys.stdout = below
+        sys.stdout, sys.stderr = below
 
 
 def _ended(arguments: Sequence[str], as_json: bool) -> int:
@@ -228,7 +228,7 @@ def _give_up_stdout() -> None:
 
 
 def _usage(error: click.ClickException) -> str:
-    message = error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".").replace("\n\t", " ")  # click lists choices one below the other
     message = message[:1].lower() + message[1:]
     context = getattr(error, "ctx", None)
     return f"{message}; `{context.command_path} --help` lists the options" if context else message

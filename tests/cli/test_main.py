@@ -163,6 +163,36 @@ def test_a_stream_that_takes_nothing_is_no_traceback(closed: str, tmp_path: Path
         assert json.loads(found.stdout)["error"]["code"] == "unknown_device"
 
 
+@pytest.mark.parametrize("full", ["2>/dev/full", "2> >(exec true)"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("select --device bogus --head-size 96", 2),
+        ("select --device mi300x --head-size 100", 3),
+        ("devices --jsno", 2),
+        ("devices h200", 0),
+        ("", 2),
+    ],
+)
+def test_a_stderr_that_takes_nothing_changes_no_exit_code(words: str, code: int, full: str, tmp_path: Path) -> None:
+    # A variable that is warned of, so that every command has something to say there.
+    command = f"sleep 0.1; {sys.executable} -c 'from kvreg.cli.main import run; run()' {words}"
+    variables = {**os.environ, "KVREG_HOME": str(tmp_path), "KVREG_WARNED": "1"}
+
+    found = subprocess.run(["bash", "-c", f"({command}) {full}"], capture_output=True, timeout=60, env=variables)
+
+    assert found.returncode == code
+    assert (found.stdout == b"") == (code == 2)
+
+
+def test_a_choice_that_is_missing_is_one_plain_line(kvreg: Run) -> None:
+    answer = kvreg("deselections", "export", "--file", "ok.yaml")
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("kvreg: missing option '--format'. Choose from: arguments, intel, pytorch, ")
+    assert answer.err.count("\n") == 1
+
+
 def test_a_shell_can_complete_commands(kvreg: Run) -> None:
     environment = {"_KVREG_COMPLETE": "bash_complete", "COMP_WORDS": "kvreg dev", "COMP_CWORD": "1"}
 
