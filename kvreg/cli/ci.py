@@ -108,7 +108,7 @@ def check(files: tuple[Path, ...], runners: Path | None, as_json: bool) -> int:
     else:
         for path, each in found:
             render.line(f"{each.code}: {path}: {each.subject}: {each.text}")
-        render.line(f"{len(files)} files, {len(found)} findings")
+        render.line(f"{render.counted(len(files), 'file')}, {render.counted(len(found), 'finding')}")
     return FINDING if found else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 SOURCES = ("pipelines", "intel", "pytorch", "array-api", "arguments")
 FORMATS = ("arguments", "intel", "pytorch", "array-api-skips", "array-api-xfails")
+_SAID = {"memory_gib": "24", "triton": "3.8"}
+"""Values of the words of --at, for a word that is named alone."""
 _SHOWN = 20
 """Rows of a table for people; --output and --json have all."""
 
@@ -131,7 +134,8 @@ def _write(path: Path, text: str) -> None:
 
 def _show(found: Drafts, output: Path | None, report: Path | None) -> None:
     render.line(
-        f"{len(found.exclusions)} exclusions: {len(found.entries)} entries, {len(found.left_out)} left out"
+        f"{render.counted(len(found.exclusions), 'exclusion')}:"
+        f" {render.counted(len(found.entries), 'entry', 'entries')}, {len(found.left_out)} left out"
         " (what several jobs say alike is one entry)"
     )
     if found.entries:
@@ -210,7 +214,7 @@ def export(
         shown = map(notices.printable, found.text.splitlines()) if render.is_terminal() else found.text.splitlines()
         click.echo("".join(f"{line}\n" for line in shown), nl=False)
     else:
-        render.line(f"wrote {output}: {found.written} entries")
+        render.line(f"wrote {output}: {render.counted(found.written, 'entry', 'entries')}")
 
 
 def _export(
@@ -242,13 +246,20 @@ def _place(platform: str | None, device: str | None, said: tuple[str, ...]) -> A
     from kvreg.core.expectations.vocabulary import NAMES, WORDS
 
     more: dict[str, Any] = {}
+    times = Counter(each.partition("=")[0] for each in said)
     words = [word for word in WORDS if word not in NAMES]
     for each in said:
         word, _, value = each.partition("=")
-        if word not in words or not value:
+        if word not in words:
             raise UsageError(
                 f"--at {each}: required WORD=VALUE, WORD one of {', '.join(words)}; {choice(word, words)}"
             )
+        if not value:
+            raise UsageError(
+                f"--at {each}: required WORD=VALUE, found no value; say {word}={_SAID.get(word, 'VERSION')}"
+            )
+        if times[word] > 1:
+            raise UsageError(f"--at {word}: required once, found {times[word]} times; name one value")
         try:
             more[word] = float(value) if word == "memory_gib" else value
         except ValueError:

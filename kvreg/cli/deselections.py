@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,9 +104,10 @@ def _overview(
     if as_json:
         render.document(documents.figures(found, entries, file, as_of))
         return
-    render.line(f"{file}: {_counted(entries, 'entry', 'entries')} as of {as_of}")
+    render.line(f"{file}: {render.counted(len(entries), 'entry', 'entries')} as of {as_of}")
     if unusable:
-        render.line(f"{unusable} faults make entries unusable: `kvreg deselections check --file {file}` names them")
+        told = f"{render.counted(unusable, 'fault')} {'makes' if unusable == 1 else 'make'}"
+        render.line(f"{told} entries unusable: `kvreg deselections check --file {file}` names them")
     if not entries:
         return
     render.line()
@@ -260,8 +260,13 @@ def check(listed: Path | None, ids: Path | None, fix: bool, as_of: date, as_json
         )
     else:
         _say(file, findings, done, left)
-        checked = f"against {len(index)} ids" if index is not None else "against no ids (name some with --ids)"
-        counted = f"{_counted(found.entries, 'entry', 'entries')}, {_counted(findings, 'finding', 'findings')}"
+        checked = (
+            f"against {render.counted(len(index), 'id')}"
+            if index is not None
+            else "against no ids (name some with --ids)"
+        )
+        entries = render.counted(len(found.entries), "entry", "entries")
+        counted = f"{entries}, {render.counted(len(findings), 'finding')}"
         render.line(f"{file}: {counted} as of {as_of}, {checked}")
         fixable = sum(each.fixable for each in findings)
         if fixable and not fix:
@@ -281,10 +286,6 @@ def _rewrite(file: Path, text: str) -> None:
         raise BadFile(
             f"{file}: required a file that can be written, found: {error.strerror}; check the path"
         ) from None
-
-
-def _counted(things: Sized, one: str, many: str) -> str:
-    return f"{len(things)} {one if len(things) == 1 else many}"
 
 
 def _say(file: Path, findings: tuple[Finding, ...], done: tuple[Finding, ...], left: str | None) -> None:

@@ -126,7 +126,8 @@ def check(device: str | None, strict: bool, as_json: bool) -> int:
         for each in findings:
             render.line(f"{each.kind}: {each.file}: {each.problem}")
         unsound = len({each.file for each in findings if each.kind != "unreadable"})
-        render.line(f"{checked} records: {checked - unsound} sound, {len(stale)} stale, {unsound - len(stale)} edited")
+        records = render.counted(checked, "record")
+        render.line(f"{records}: {checked - unsound} sound, {len(stale)} stale, {unsound - len(stale)} edited")
         if stale:
             render.line("kvreg validate --stale")
     return FINDING if broken_ones or (strict and stale) else 0

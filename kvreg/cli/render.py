@@ -78,6 +78,11 @@ def document(content: Mapping[str, Any]) -> None:
     print(json.dumps(content, indent=2, allow_nan=False))
 
 
+def counted(count: int, word: str, words: str | None = None) -> str:
+    """Return a number with its word: `1 file`, `2 files`; `words` for what takes more than an s."""
+    return f"{count} {word if count == 1 else words or f'{word}s'}"
+
+
 def line(content: str = "") -> None:
     """Print one line; what it quotes from files cannot steer the terminal."""
     print(notices.printable(content))

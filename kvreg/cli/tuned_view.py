@@ -83,7 +83,8 @@ def checked(stock: Stock, found: Sequence[Finding]) -> None:
             render.line(f"  and {len(some) - 1} more of that kind there; --json lists them")
     kinds = Counter(each.kind for each in found)
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing found"
-    render.line(f"{len(stock.items)} entries in {len(stock.places)} files: {told}")
+    entries = render.counted(len(stock.items), "entry", "entries")
+    render.line(f"{entries} in {render.counted(len(stock.places), 'file')}: {told}")
 
 
 def compared(first: Path, second: Path, differing: Sequence[Pair]) -> None:
@@ -100,7 +101,8 @@ def compared(first: Path, second: Path, differing: Sequence[Pair]) -> None:
         for pair in differing:
             if pair.side == side:
                 render.line(f"only in {path}: {pair.entry}: {_config(pair.entry)}, {_times(pair.entry)} us")
-    render.line(f"{len(differing)} entries differ" if differing else "no entry differs")
+    count = len(differing)
+    render.line(f"{count} {'entry differs' if count == 1 else 'entries differ'}" if count else "no entry differs")
 
 
 def merged(report: Merge, dry_run: bool) -> None:
@@ -124,7 +126,8 @@ def merged(report: Merge, dry_run: bool) -> None:
         render.line()
     fates = Counter(change.fate for change in report.changes)
     told = ", ".join(f"{count} {fate}" for fate, count in fates.items()) or "nothing to merge"
-    render.line(f"{report.path}: {told}; {report.total} entries{' (nothing written)' if dry_run else ''}")
+    entries = render.counted(report.total, "entry", "entries")
+    render.line(f"{report.path}: {told}; {entries}{' (nothing written)' if dry_run else ''}")
     if report.set_aside is not None:
         render.line(f"the file as it was: {report.set_aside}")
 

@@ -123,7 +123,7 @@ def test_a_workflow_with_faults_ends_with_4_and_a_line_for_each(here, fleet, tmp
     document = here("ci", "check", str(workflow), "--runners", fleet(), "--json").document
 
     assert answer.code == 4
-    assert answer.out.splitlines()[-1] == "1 files, 4 findings"
+    assert answer.out.splitlines()[-1] == "1 file, 4 findings"
     codes = ["permissions", "no_limit", "unknown_label", "not_pinned"]
     assert [line.partition(":")[0] for line in answer.out.splitlines()[:-1]] == codes
     assert [each["code"] for each in document["findings"]] == codes

@@ -12,6 +12,7 @@ import pytest
 from kvreg.cli.main import status
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "lists"
+AT = ("--format", "arguments", "--platform", "xpu", "--at")
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +143,13 @@ def test_pytest_reads_an_export(ask, tmp_path):
         (("import", GOLDEN / "buildkite.yaml", "--platform", "xpu"), "are for lists that say no place"),
         (("import", GOLDEN / "buildkite.yaml", "--output", "no/such/list.yaml"), "a folder that is there"),
         (("export", "--format", "arguments"), "required --platform or --device"),
-        (("export", "--format", "arguments", "--platform", "xpu", "--at", "tritn=3"), "did you mean triton?"),
-        (("export", "--format", "arguments", "--platform", "xpu", "--at", "memory_gib=big"), "GiB as a number"),
+        (("export", *AT, "tritn=3"), "did you mean triton?"),
+        (("export", *AT, "memory_gib=big"), "GiB as a number"),
+        (("export", *AT, "memory_gib"), "--at memory_gib: required WORD=VALUE, found no value; say memory_gib=24"),
+        (("export", *AT, "memory_gib="), "--at memory_gib=: required WORD=VALUE, found no value; say memory_gib=24"),
+        (("export", *AT, "triton"), "required WORD=VALUE, found no value; say triton=3.8"),
+        (("export", *AT, "memory_gib=8", "--at", "memory_gib=9"), "--at memory_gib: required once, found 2 times"),
+        (("export", *AT, "torch=2.9", "--at", "triton=3", "--at", "torch=2.9"), "--at torch: required once, found 2"),
         (("export", "--format", "argument"), "is not one of"),
     ],
 )

@@ -79,6 +79,16 @@ def listed(tmp_path):
     return path
 
 
+@pytest.mark.parametrize(("lines", "told"), [(1, "1 fault makes"), (2, "2 faults make")])
+def test_faults_are_counted_in_words_that_agree(ask, listed, lines, told):
+    listed.write_text(LIST + "- {test: tests/c.py::test_w, when: everywhere, expect: never}\n" * lines)
+
+    code, out, _ = ask("--file", listed.name)
+
+    assert code == 0
+    assert f"\n{told} entries unusable: `kvreg deselections check --file list.yaml` names them\n" in out
+
+
 # --- the check ------------------------------------------------------------------------------------------------------
 
 

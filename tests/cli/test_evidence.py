@@ -190,7 +190,7 @@ def test_an_edited_record_is_named_on_its_line(kvreg, record):
 
     assert answer.code == 4
     assert f"edited: {path}: digest" in answer.out
-    assert answer.out.endswith("1 records: 0 sound, 0 stale, 1 edited\n")
+    assert answer.out.endswith("1 record: 0 sound, 0 stale, 1 edited\n")
     assert "Traceback" not in answer.err
 
 

@@ -232,7 +232,7 @@ def test_check_of_sound_files_ends_with_0(kvreg, tune):
 
     answer = kvreg("tuned", "check", "--strict")
 
-    assert (answer.code, answer.out) == (0, "1 entries in 1 files: nothing found\n")
+    assert (answer.code, answer.out) == (0, "1 entry in 1 file: nothing found\n")
 
 
 # --- diff and merge ---
