@@ -10,6 +10,7 @@ import click
 
 from kvreg.cli import bench_asked, bench_end, extras, plots, progress
 from kvreg.cli.bench_asked import Asked
+from kvreg.cli.input_file import NamedPath
 from kvreg.cli.once import Command
 from kvreg.cli.output_file import OutputFile
 from kvreg.core import environment, notices
@@ -56,7 +57,7 @@ PLOT = "Draw how many times faster than bf16 each kernel is into this file."
 @click.option("--chunk", type=click.IntRange(1), help=CHUNK)
 @click.option("--shape", "only", multiple=True, help="Only shapes of the table whose name has these words.")
 @click.option("--all-variants", "every", is_flag=True, help=ALL_VARIANTS)
-@click.option("--peer", type=click.Path(file_okay=False, exists=True, path_type=Path), help=PEER)
+@click.option("--peer", type=NamedPath(file_okay=False, exists=True, path_type=Path), help=PEER)
 @click.option("--pays", is_flag=True, help=PAYS)
 @click.option("--step", metavar="MODEL", help=STEP)
 @click.option("--layers", type=click.IntRange(1), help=LAYERS)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kvreg.cli import render
+from kvreg.cli.input_file import NamedPath
 from kvreg.cli.once import Group
 from kvreg.core.errors import UsageError, wrong
 from kvreg.core.near import completed
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 FINDING = 4
 FORMATS = ("table", "github", "buildkite", "json")
 
-_PATH = click.Path(path_type=Path)
+_PATH = NamedPath(path_type=Path)
+_WORD = NamedPath(path_type=str)
 _RUNNERS = click.option("--runners", type=_PATH, help="A file of runners. Default: ci/runners.yaml of the checkout.")
 _ONLY = click.option("--only", "only", multiple=True, metavar="RUNNER", help="Only this runner; may be repeated.")
 _FORMAT = click.option(
@@ -58,8 +60,10 @@ def matrix(
 
 
 @ci.command()
-@click.option("--changed", "first", multiple=True, metavar="FILE...", help="Changed files, from the checkout's root.")
-@click.argument("others", nargs=-1, metavar="[FILE]...")
+@click.option(
+    "--changed", "first", type=_WORD, multiple=True, metavar="FILE...", help="Changed files, from the checkout's root."
+)
+@click.argument("others", nargs=-1, type=_WORD, metavar="[FILE]...")
 @_RUNNERS
 @_ONLY
 @_FORMAT

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvreg.cli import render
+from kvreg.cli.input_file import NamedPath
 from kvreg.cli.once import Command
 from kvreg.cli.output_file import OutputFile
 from kvreg.core import notices
@@ -29,7 +30,7 @@ _SAID = {"memory_gib": "24", "triton": "3.8"}
 _SHOWN = 20
 """Rows of a table for people; --output and --json have all."""
 
-_PATH = click.Path(path_type=Path)
+_PATH = NamedPath(path_type=Path)
 _IDS = click.option("--ids", type=_PATH, help="Collected ids: what patterns and folders take is then known.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document, schema 1.")
 

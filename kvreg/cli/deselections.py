@@ -10,6 +10,7 @@ import click
 
 from kvreg.cli import render
 from kvreg.cli.deselection_lists import export, import_
+from kvreg.cli.input_file import NamedPath
 from kvreg.cli.once import Group
 from kvreg.cli.unskip import unskip
 from kvreg.core.errors import BadFile, UsageError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 FINDING = 4
 _FILE = click.option(
-    "--file", "listed", type=click.Path(path_type=Path), help="A list of expectations. Default: kvreg's own."
+    "--file", "listed", type=NamedPath(path_type=Path), help="A list of expectations. Default: kvreg's own."
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document, schema 1.")
 
@@ -210,7 +211,7 @@ def schema() -> None:
 @_FILE
 @click.option(
     "--ids",
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
     help="Collected ids, one a line (`pytest --collect-only -q`). Default: test-ids.txt beside the list.",
 )
 @click.option("--fix", is_flag=True, help="Mend what is mechanical: equal duplicates, order, sure successors, hits.")

@@ -9,6 +9,7 @@ import click
 
 from kvreg.cli import answers, render
 from kvreg.cli.finite import Finite
+from kvreg.cli.input_file import NamedPath
 from kvreg.cli.once import Command
 from kvreg.core import asking, documents
 from kvreg.core.selections import Selection
@@ -43,7 +44,7 @@ _FROM_THE_MODEL = ("head_size", "q_heads", "kv_heads", "layers")
 @click.option(
     "--model",
     metavar="FOLDER",
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
     help="A Hugging Face model's folder: answers for each group of its layers, as its config.json describes them.",
 )
 @click.option("--text-only", is_flag=True, help="With --model: leave out what only images need.")

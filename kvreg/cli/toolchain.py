@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kvreg.cli import render
+from kvreg.cli.input_file import NamedPath
 from kvreg.cli.once import Group
 from kvreg.core import environment, environments, notices
 from kvreg.core.errors import Finding, UsageError, wrong
@@ -29,8 +30,8 @@ def toolchain() -> None:
 
 @toolchain.command()
 @click.argument("name")
-@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Where. Default: below KVREG_HOME.")
-@click.option("--python", type=click.Path(dir_okay=False, path_type=Path), help="The Python that makes it.")
+@click.option("--folder", type=NamedPath(file_okay=False, path_type=Path), help="Where. Default: below KVREG_HOME.")
+@click.option("--python", type=NamedPath(dir_okay=False, path_type=Path), help="The Python that makes it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def install(name: str, folder: Path | None, python: Path | None, as_json: bool) -> int:
     """Install a compiler into an environment of its own: xpu is Intel's Triton, 182 MB.

@@ -11,7 +11,7 @@ import click
 
 from kvreg.cli import tune_runs
 from kvreg.cli.finite import Finite
-from kvreg.cli.input_file import InputFile
+from kvreg.cli.input_file import InputFile, NamedPath
 from kvreg.cli.once import Group
 from kvreg.cli.output_file import OutputFile
 from kvreg.core import asking, environment
@@ -88,7 +88,7 @@ class Asked:
 @click.option("--kv-heads", type=click.IntRange(1, MOST_AT_ONCE), help="KV heads.  [default: 8]")
 @click.option("--dtype", type=click.Choice(DTYPES), help="The model's dtype.  [default: bf16]")
 @click.option("--workload", help=WORKLOAD)
-@click.option("--model", type=click.Path(file_okay=False, exists=True, path_type=Path), help=MODEL)
+@click.option("--model", type=NamedPath(file_okay=False, exists=True, path_type=Path), help=MODEL)
 @click.option("--effort", "level", type=click.Choice(LEVELS), default="normal", show_default=True, help=EFFORT)
 @click.option("--search", type=click.Choice(SEARCHES), help=SEARCH)
 @click.option("--budget", help="Time after which no further trial begins: 90s, 10m, 1.5h.")

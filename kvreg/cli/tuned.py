@@ -13,6 +13,7 @@ import click
 
 from kvreg.cli import extras, render
 from kvreg.cli.asked import require_known
+from kvreg.cli.input_file import NamedPath
 from kvreg.cli.once import Group
 from kvreg.cli.output_file import OutputFile
 from kvreg.core import asking, environment, notices, resolve
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 FINDING = 4
 _OPS = click.Choice([op.value for op in Op])
-_FILE = click.Path(path_type=Path)
+_FILE = NamedPath(path_type=Path)
 
 
 @click.group(cls=Group)

@@ -16,6 +16,7 @@ import click
 
 from kvreg.cli import extras, render
 from kvreg.cli.finite import Finite
+from kvreg.cli.input_file import NamedPath
 from kvreg.cli.once import Command
 from kvreg.core import installed, notices
 from kvreg.core.errors import UsageError, wrong
@@ -31,20 +32,18 @@ _VERSIONS = ("kvreg", "pytest", "torch", "triton", "numpy")
 
 
 @click.command(cls=Command)
-@click.option(
-    "--file", "listed", type=click.Path(path_type=Path), help="A list of expectations. Default: kvreg's own."
-)
+@click.option("--file", "listed", type=NamedPath(path_type=Path), help="A list of expectations. Default: kvreg's own.")
 @click.option("--platform", help="The platform that is asked about. Default: this machine's.")
 @click.option("--device", help="The device that is asked about; it must be here. Default: this machine's.")
 @click.option("--only", metavar="ID", multiple=True, help="Only this entry (id, or the start of it); may be repeated.")
 @click.option(
     "--ids",
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
     help="Collected ids, one a line, for entries with wildcards. Default: their files are collected.",
 )
 @click.option(
     "--root",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=NamedPath(path_type=Path, exists=True, file_okay=False),
     default=Path(),
     help="Folder that the ids count from. Default: the current one.",
 )

@@ -20,6 +20,45 @@ COMMANDS = (
 )
 
 
+EMPTY = (
+    ("'--model'", ("select", "--device", "h200", "--model", "")),
+    ("'--model'", ("tune", "--device", "cpu", "--model", "")),
+    ("'--simulate'", ("tune", "--simulate", "")),
+    ("'RECORDING'", ("tune", "regret", "")),
+    ("'--peer'", ("bench", "--peer", "")),
+    ("'--journal'", ("validate", "--device", "cpu", "--journal", "")),
+    ("'FIRST'", ("tuned", "diff", "", "x.yaml")),
+    ("'FILE...'", ("tuned", "merge", "--into", "x.yaml", "")),
+    ("'--folder'", ("toolchain", "install", "xpu", "--folder", "")),
+    ("'--python'", ("toolchain", "install", "xpu", "--python", "")),
+    ("'SOURCE'", ("deselections", "import", "")),
+    ("'--file'", ("deselections", "--file", "")),
+    ("'--file'", ("deselections", "check", "--file", "")),
+    ("'--ids'", ("deselections", "check", "--ids", "")),
+    ("'--file'", ("deselections", "export", "--format", "intel", "--file", "")),
+    ("'--root'", ("deselections", "unskip", "--root", "")),
+    ("'--ids'", ("deselections", "unskip", "--ids", "")),
+    ("'--runners'", ("ci", "matrix", "--runners", "")),
+    ("'--file'", ("ci", "matrix", "--file", "")),
+    ("'FILE...'", ("ci", "check", "")),
+    ("'[FILE]...'", ("ci", "select", "")),
+    ("'--changed'", ("ci", "select", "--changed", "")),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    EMPTY,
+    ids=lambda word: " ".join(word).strip() if isinstance(word, tuple) else word.strip("'"),
+)
+def test_an_empty_path_is_named_and_is_not_the_current_folder(here, name, arguments):
+    answer = here(*arguments)
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(f"kvreg: invalid value for {name}: required a path, found an empty text; ")
+    assert answer.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("folder", [".", "..", "/"])
 @pytest.mark.parametrize("words", [(), ("check",), ("unskip",), ("show", "x")], ids=" ".join)
 def test_a_folder_in_place_of_a_list_is_one_line_and_exit_2(here, folder, words):

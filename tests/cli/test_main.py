@@ -163,7 +163,7 @@ def test_a_stream_that_takes_nothing_is_no_traceback(closed: str, tmp_path: Path
         assert json.loads(found.stdout)["error"]["code"] == "unknown_device"
 
 
-@pytest.mark.parametrize("full", ["2>/dev/full", "2> >(exec true)"])
+@pytest.mark.parametrize("full", ["2>/dev/full", "2> >(exec true)"], ids=["disk", "pipe"])
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -173,6 +173,7 @@ def test_a_stream_that_takes_nothing_is_no_traceback(closed: str, tmp_path: Path
         ("devices h200", 0),
         ("", 2),
     ],
+    ids=["error", "refusal", "usage", "done", "help"],
 )
 def test_a_stderr_that_takes_nothing_changes_no_exit_code(words: str, code: int, full: str, tmp_path: Path) -> None:
     # A variable that is warned of, so that every command has something to say there.

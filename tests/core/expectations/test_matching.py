@@ -111,6 +111,6 @@ def test_a_glob_takes_what_its_signs_mean_and_nothing_else(inside, tail):
         assert pattern.takes_tail(other) == (re.fullmatch(meaning(pattern.tail), other, re.DOTALL) is not None)
 
 
-@pytest.mark.parametrize("tail", ["[" + "*" * 12 + "zz]", "[" + "*a" * 40 + "zz]", "[" + "*?" * 40 + "zz]"])
-def test_a_glob_of_many_stars_is_answered_at_once(tail):
-    assert not Pattern(f"a.py::t{tail}").takes_tail("[" + "a" * 2000 + "]")
+@pytest.mark.parametrize("word", ["*", "*a", "*?"])
+def test_a_glob_of_many_stars_is_answered_at_once(word):
+    assert not Pattern(f"a.py::t[{word * 40}zz]").takes_tail("[" + "a" * 2000 + "]")
