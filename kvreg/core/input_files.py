@@ -29,11 +29,12 @@ def no_file(path: Path) -> str | None:
 
 def read_text(path: Path, kind: str, *, encoding: str = "utf-8") -> str:
     """Return the text of a file that was named as a `kind` ("YAML file"); raises BadFile where there is none."""
-    found = no_file(path)
+    found, remedy = no_file(path), "check the path"
     if found is None:
         try:
             return path.read_text(encoding=encoding)
-        except (OSError, ValueError) as error:
-            text = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-            found = getattr(error, "strerror", None) or text
-    raise BadFile(f"{path}: required a readable {kind}, found: {found}; check the path")
+        except UnicodeDecodeError:
+            found, remedy = "not UTF-8 text", "save it as UTF-8"
+        except (OSError, ValueError) as error:  # ValueError: a path that holds a null byte
+            found = getattr(error, "strerror", None) or str(error)
+    raise BadFile(f"{path}: required a readable {kind}, found: {found}; {remedy}")

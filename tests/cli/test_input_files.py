@@ -77,6 +77,22 @@ def test_the_root_is_no_folder_for_an_environment(here):
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("tuned", "diff", "x.yaml"), ("deselections", "check", "--file"), ("deselections", "import", "--from", "intel")],
+    ids=" ".join,
+)
+def test_a_file_in_another_encoding_is_to_be_saved_anew(here, tmp_path, words):
+    path = tmp_path / "list.txt"
+    path.write_bytes("Größe\n".encode("latin-1"))
+
+    answer = here(*(str(path) if word == "x.yaml" else word for word in words), str(path))
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(f"kvreg: {path}: required a readable ")
+    assert answer.err.endswith(" file, found: not UTF-8 text; save it as UTF-8\n")
+
+
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_what_is_no_file_is_one_line_and_exit_2(here, tmp_path, arguments, kind):
