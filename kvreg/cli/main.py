@@ -47,6 +47,9 @@ OF_THE_MACHINE = (
 """What a disk or a folder's rights bring about; any other OSError is a defect until somebody knows better."""
 
 
+NOWHERE = wrong("current folder", required="one that is there", found="none", remedy="change to another")
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Where a subcommand lies, and its line in the help: listing them loads none."""
@@ -195,6 +198,9 @@ def _ended(arguments: Sequence[str], as_json: bool) -> int:
             import traceback  # only when something is wrong
 
             print("\n".join(map(notices.printable, traceback.format_exc().splitlines())), file=sys.stderr)
+        if isinstance(error, FileNotFoundError) and _stands_nowhere():
+            _report(BadFile.code, NOWHERE, (), as_json)
+            return BadFile.exit_code
         if isinstance(error, OSError) and error.errno in OF_THE_MACHINE:
             _report(BadFile.code, _unusable(error), (), as_json)
             return BadFile.exit_code
@@ -220,6 +226,15 @@ def _unusable(error: OSError) -> str:
     remedy = "free some space" if full else "mend its rights or name another"
     subject = str(error.filename or "a file of KVREG_HOME")
     return wrong(subject, required="to be read or written", found=error.strerror, remedy=remedy)
+
+
+def _stands_nowhere() -> bool:
+    """Return whether the current folder is gone."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _give_up_stdout() -> None:

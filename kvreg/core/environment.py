@@ -94,8 +94,11 @@ def device(variables: Mapping[str, str] | None = None) -> str | None:
 
 
 def home(variables: Mapping[str, str] | None = None) -> Path:
-    """Return KVREG_HOME, else `kvreg` in the user's data folder (XDG_DATA_HOME, else ~/.local/share)."""
-    return Path(_home(os.environ if variables is None else variables)).absolute()
+    """Return KVREG_HOME, else `kvreg` in the user's data folder (XDG_DATA_HOME, else ~/.local/share).
+
+    A relative one stays so where the current folder is gone, which `faults` names.
+    """
+    return _absolute(_home(os.environ if variables is None else variables))
 
 
 def _home(found: Mapping[str, str]) -> str:
@@ -104,11 +107,20 @@ def _home(found: Mapping[str, str]) -> str:
     return os.path.expanduser(given) if given else os.path.join(data or os.path.expanduser("~/.local/share"), "kvreg")
 
 
+def _absolute(path: str) -> Path:
+    try:
+        return Path(path).absolute()
+    except FileNotFoundError:
+        return Path(path)
+
+
 def _home_fault(path: str) -> BadEnvironment | None:
     """Return why nothing could ever be kept below `path`; None for a folder that is merely not there yet."""
-    folder, found = Path(path).absolute(), None
+    folder, found = _absolute(path), None
     try:
-        if not stat.S_ISDIR(os.stat(folder).st_mode):
+        if not folder.is_absolute():
+            found = f"{folder}, from a current folder that is gone"
+        elif not stat.S_ISDIR(os.stat(folder).st_mode):
             found = f"the file {folder}"
         elif not os.access(folder, os.R_OK | os.X_OK):
             found = f"{folder}, which cannot be read"

@@ -330,3 +330,43 @@ def test_what_a_terminal_would_obey_is_printed_escaped(here: Run, arguments: tup
     assert answer.code == 2
     assert "\\x1b[31m\\u202e\\x07" in answer.err
     assert (answer.out + answer.err).replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ("select --device h200 --head-size 96", 2, "KVREG_HOME: required a folder, found home, from a current folder"),
+        ("tuned list", 2, "KVREG_HOME: required a folder, found home, from a current folder"),
+        ("doctor", 4, "missing: KVREG_HOME: required a folder, found home, from a current folder"),
+        ("doctor --json", 4, "found home, from a current folder"),
+    ],
+)
+def test_a_relative_home_in_a_folder_that_is_gone_is_named(words: str, code: int, told: str, tmp_path: Path) -> None:
+    found = _in_a_folder_that_is_gone(words, tmp_path, KVREG_HOME="home")
+
+    assert found.returncode == code
+    assert (found.stderr if code == 2 else found.stdout).count(told) == 1
+    assert found.stderr.count("\n") == 1  # of doctor the warning that no index can be kept
+
+
+@pytest.mark.parametrize("words", ["ci matrix", "toolchain install xpu --folder rel", "deselections unskip"])
+def test_a_command_that_needs_the_current_folder_says_that_it_is_gone(words: str, tmp_path: Path) -> None:
+    found = _in_a_folder_that_is_gone(words, tmp_path, KVREG_HOME=str(tmp_path / "home"))
+
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr == "kvreg: current folder: required one that is there, found none; change to another\n"
+
+
+def _in_a_folder_that_is_gone(words: str, tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "gone").mkdir()
+    # -P: the folder that a script of -c would be looked for in is the one that is gone.
+    command = f"cd gone; rmdir ../gone; {sys.executable} -P -c 'from kvreg.cli.main import run; run()' {words}"
+    return subprocess.run(
+        ["bash", "-c", command],
+        env={**os.environ, **variables},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

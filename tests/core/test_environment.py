@@ -87,6 +87,19 @@ def test_a_home_that_can_keep_nothing_is_an_error_that_says_why(
     assert found in caught.value.message
 
 
+@pytest.mark.parametrize("name", ["KVREG_HOME", "XDG_DATA_HOME"])
+def test_a_relative_home_in_a_folder_that_is_gone_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    with pytest.raises(BadEnvironment, match=r"KVREG_HOME: required a folder, found rel.*, from a current folder"):
+        environment.read({name: "rel"})
+    assert environment.home({name: str(tmp_path)}).is_absolute()
+
+
 def test_a_user_without_a_home_folder_is_told_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "~")  # what the lookup leaves where there is neither a variable nor an account
 
