@@ -23,6 +23,7 @@ from kvreg.core.errors import Finding, KvregError
 from kvreg.core.supported import PACKAGES, PYTHON, TRITON_XPU, Supported
 
 INSTALL = "pip install 'kvreg[kernels]'"
+_NO_INDEX = "cannot be kept; each command reads YAML"
 _TORCH_COMMAND = {
     "cuda": f"pip install --force-reinstall 'torch{PACKAGES['torch']}'",
     "rocm": "run the pip command that https://pytorch.org/get-started/locally gives for ROCm",
@@ -114,7 +115,8 @@ def examine() -> Report:
     home = environment.home()
     writable = probing.unwritable(home) is None
     variables = _variables()
-    missing = _missing(packages, detected, home, writable, (*backends, *failed))
+    index = _index(home, writable)
+    missing = _missing(packages, detected, home, writable, index, (*backends, *failed))
     return Report(
         ok=_offered(backends) and not variables,
         python=Package("python", platform.python_version(), str(PYTHON), "ok"),
@@ -123,7 +125,7 @@ def examine() -> Report:
         backends=(*backends, *failed),
         home=str(home),
         home_writable=writable,
-        index=_index(home, writable),
+        index=index,
         missing=(*variables, *(one for one in missing if one.what not in {each.what for each in variables})),
     )
 
@@ -192,7 +194,7 @@ def _index(home: Path, writable: bool) -> str:
     kept = sum(1 for _ in cache.rglob("*.json")) if os.path.isdir(cache) else 0  # False where none may look
     if kept:
         return f"kept in {cache} ({kept} files)"
-    return "not built yet; the first select builds it" if writable else "cannot be kept; each command reads YAML"
+    return "not built yet; the first select builds it" if writable else _NO_INDEX
 
 
 def _missing(
@@ -200,6 +202,7 @@ def _missing(
     cards: tuple[Detected, ...],
     home: Path,
     writable: bool,
+    index: str,
     backends: tuple[Loaded, ...],
 ) -> list[Missing]:
     platforms = tuple(dict.fromkeys(card.platform for card in cards))
@@ -213,7 +216,8 @@ def _missing(
         why = "triton and triton-xpu share file names, and the one installed last has overwritten the other"
         found.append(Missing("one Triton", why, "pip uninstall -y triton triton-xpu, then install one of the two"))
     if not writable:
-        why = f"{home} cannot be written: no index, no overlay, no journal"
+        lost = "no index, no overlay, no journal" if index == _NO_INDEX else "no overlay, no journal"
+        why = f"{home} cannot be written: {lost}"
         found.append(Missing("KVREG_HOME", why, "set KVREG_HOME to a folder of yours"))
     for folder, problem in overlay.closed(home):
         why, _, remedy = problem.removeprefix(f"{folder}: ").rpartition("; ")

@@ -146,6 +146,7 @@ def test_a_home_that_cannot_be_written_is_named(kvreg: Run, tmp_path: Path) -> N
     assert document["ok"] is True
     assert document["home_writable"] is False
     assert document["missing"][0]["remedy"] == "set KVREG_HOME to a folder of yours"
+    assert ("no index" in document["missing"][0]["why"]) == ("cannot be kept" in document["index"])  # a wheel has one
 
 
 def test_wrong_variables_are_findings_and_doctor_goes_on(kvreg: Run, tmp_path: Path) -> None:

@@ -86,6 +86,16 @@ def test_the_first_select_of_a_wheel_reads_no_yaml_and_writes_no_index(installed
     assert not (home / "cache" / "index").exists()
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that root cannot write either")
+def test_a_wheel_lacks_no_index_where_the_home_cannot_be_written(installed):
+    found = run(installed, Path("/proc/home"), "doctor")
+    answered = run(installed, Path("/proc/home"), "select", "--device", "h200", "--head-size", "96")
+
+    assert "\nindex: shipped with the package\n" in found.stdout
+    assert "missing: KVREG_HOME: /proc/home cannot be written: no overlay, no journal; " in found.stdout
+    assert (answered.returncode, answered.stderr) == (0, "")
+
+
 def test_the_wheel_and_the_checkout_give_one_answer(installed, tmp_path):
     arguments = ("select", "--device", "mi300x", "--head-size", "96", "--json")
 
