@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvreg.core import schema_faults
 from kvreg.core.devices import ARCH_PREFIX, Device
 from kvreg.core.errors import BadFile, wrong
 from kvreg.core.near import suggestion
@@ -107,18 +108,9 @@ def _parsed(path: Path) -> DeviceFile:
 def _first_fault(path: Path, document: Any, error: ValidationError) -> str:
     from kvreg.core.device_schema import valid_keys
 
-    # A misspelt key is named before a missing one, since it is usually the cause.
-    faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
-    location = faults[0]["loc"]
-    where = f"{path}: {_words(document, location[:-1])}"
-    if faults[0]["type"] == "extra_forbidden":
-        key = str(location[-1])
-        return f"{where}unknown key {key!r}; {suggestion(key, valid_keys(location[:-1]))}"
-    found = faults[0].get("input")
-    shown = "a mapping" if isinstance(found, Mapping) else repr(found)
-    return (
-        f"{where}{location[-1] if location else 'file'}: {faults[0]['msg'].lower()}, found {shown}; correct the file"
-    )
+    fault = schema_faults.first(error, valid_keys)
+    where = f"{path}: {_words(document, fault.place[:-1])}{fault.place[-1] if fault.place else 'file'}"
+    return wrong(where, required=fault.required, found=fault.found, remedy=fault.remedy or "correct the file")
 
 
 def _words(document: Any, location: Sequence[int | str]) -> str:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, ValidationError
 
-from kvreg.core import yaml_files
+from kvreg.core import schema_faults, yaml_files
 from kvreg.core.devices import folder_name
 from kvreg.core.errors import BadFile, wrong
 from kvreg.core.evidence import Build, Evidence, Numerics, Refusal, Speed, Timing
@@ -328,7 +328,6 @@ def _parse(loaded: object, subject: str) -> Trace:
     try:
         return Trace.model_validate(loaded)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        found = repr(first["input"])[:80]
-        raise BadFile(wrong(f"{subject}, {where}", required=first["msg"], found=found, remedy=_AGAIN)) from error
+        fault = schema_faults.first(error)
+        place = f"{subject}, {fault.where()}"
+        raise BadFile(wrong(place, required=fault.required, found=fault.found, remedy=_AGAIN)) from error

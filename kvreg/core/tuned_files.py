@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from kvreg.core import tuned_salvage, yaml_files
+from kvreg.core import schema_faults, tuned_salvage, yaml_files
 from kvreg.core.buckets import Bucket, bucket
 from kvreg.core.errors import BadFile, NewerFile, UsageError, wrong
 from kvreg.core.layouts import LayoutId
@@ -206,5 +206,5 @@ def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
-    where = ".".join(part if str(part).isprintable() else repr(part) for part in map(str, first["loc"])) or "file"
-    return f"{where}: {first['msg'].lower()}, found {first['input']!r:.80}"
+    fault = schema_faults.first(error)
+    return f"{fault.where('file')}: required {fault.required}, found {fault.found}"

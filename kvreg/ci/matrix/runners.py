@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from kvreg.core import schema_faults
 from kvreg.core.errors import BadFile, wrong
 from kvreg.core.near import suggestion
 
@@ -82,15 +83,10 @@ def read(path: Path) -> Fleet:
     try:
         record = RunnerFile.model_validate(load(path))
     except ValidationError as error:
-        # A misspelt key is named before a missing one, since it is usually the cause.
-        faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
-        place = faults[0]["loc"]
-        where = ".".join(map(str, place)) or "the file"
-        remedy = "correct the file"
-        if faults[0]["type"] == "extra_forbidden":
-            remedy = suggestion(str(place[-1]), keys_at(place[:-1]))
-        found = repr(faults[0].get("input"))[:60]
-        raise BadFile(wrong(f"{path}: {where}", required=faults[0]["msg"], found=found, remedy=remedy)) from None
+        fault = schema_faults.first(error, keys_at)
+        remedy = fault.remedy or "correct the file"
+        message = wrong(f"{path}: {fault.where()}", required=fault.required, found=fault.found, remedy=remedy)
+        raise BadFile(message) from None
     stacks = {name: Stack(name, each.python, each.torch, each.triton) for name, each in record.stacks.items()}
     suites = {
         name: Suite(name, tuple(each.tests), each.marker, tuple(each.modules), tuple(each.interprets))

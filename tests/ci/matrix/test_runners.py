@@ -25,19 +25,25 @@ def test_a_file_is_read_whole(written):
 @pytest.mark.parametrize(
     ("changed", "first", "message"),
     [
-        ({"schema": 2}, None, "schema: required Input should be 1, found 2"),
-        ({"runner": []}, None, "runner: required Extra inputs are not permitted, found []; did you mean runners?"),
-        ({}, [{"lables": ["a"]}], "runners.0.lables: required Extra inputs are not permitted"),
-        ({}, [{"lables": ["a"]}], "did you mean labels?"),
-        ({}, [{"labels": []}], "runners.0.labels: required List should have at least 1 item"),
+        ({"schema": 2}, None, "schema: required 1, found 2; correct the file"),
+        ({"runner": []}, None, "runner: required a known key, found none of that name; did you mean runners?"),
+        ({"zzz": []}, None, "zzz: required a known key, found none of that name; known: schema, sources, paths, "),
+        ({}, [{"lables": ["a"]}], "runners.0.lables: required a known key, found none of that name; did you mean la"),
+        ({"sources": None}, None, "sources: required a list, found none; correct the file"),
+        ({"paths": "ci"}, None, "paths: required a mapping, found 'ci'; correct the file"),
+        ({}, [{"labels": []}], "runners.0.labels: required at least 1 of them, found []"),
         ({}, [{"suite": "cards"}], "first: required a word of suites, found cards; did you mean card?"),
         ({}, [{"stacks": ["newst"]}], "first: required a word of stacks, found newst; did you mean new"),
         ({}, [{}, {}], "runners: required a name each, found first twice; rename one"),
-        ({"suites": {"card": {"tests": ["../elsewhere"]}}}, None, "suites.card.tests.0: required String should match"),
+        (
+            {"suites": {"card": {"tests": ["../elsewhere"]}}},
+            None,
+            "suites.card.tests.0: required a text of the form ^(",
+        ),
         (
             {"stacks": {"newest": {"torch": 2.13}}},
             None,
-            "stacks.newest.torch: required Input should be a valid string",
+            "stacks.newest.torch: required a text, found 2.13; correct the file",
         ),
     ],
 )
