@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from datetime import date
 from pathlib import Path
@@ -262,7 +263,15 @@ def _place(platform: str | None, device: str | None, said: tuple[str, ...]) -> A
         if times[word] > 1:
             raise UsageError(f"--at {word}: required once, found {times[word]} times; name one value")
         try:
-            more[word] = float(value) if word == "memory_gib" else value
+            more[word] = _finite(value) if word == "memory_gib" else value
         except ValueError:
             raise UsageError(f"--at {each}: required GiB as a number, found {value!r}") from None
     return replace(where(platform, device, Known.installed()), **more)
+
+
+def _finite(text: str) -> float:
+    """Return a number; ValueError for nan and inf too, which no bound can be compared with."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number

@@ -145,6 +145,7 @@ def test_pytest_reads_an_export(ask, tmp_path):
         (("export", "--format", "arguments"), "required --platform or --device"),
         (("export", *AT, "tritn=3"), "did you mean triton?"),
         (("export", *AT, "memory_gib=big"), "GiB as a number"),
+        (("export", *AT, "memory_gib=nan"), "GiB as a number"),
         (("export", *AT, "memory_gib"), "found no value; say memory_gib=24"),
         (("export", *AT, "memory_gib="), "--at memory_gib=: required WORD=VALUE, found no value"),
         (("export", *AT, "triton"), "required WORD=VALUE, found no value; say triton=3.8"),
