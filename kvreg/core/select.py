@@ -19,6 +19,7 @@ from kvreg.core.errors import UsageError, shown, wrong
 from kvreg.core.evidence import Evidence, Tier
 from kvreg.core.formats import default_format, emulated_fp8, variant_format
 from kvreg.core.index import Index
+from kvreg.core.launchable import Launchable
 from kvreg.core.layouts import LayoutId
 from kvreg.core.lookup import Lookup
 from kvreg.core.modes import Format, Mode
@@ -232,7 +233,8 @@ class _Desk:
         variant, device, request = winner.variant, self.device, self.request
         notes = [*winner.notes, *self._version_notes(winner.evidence)]
         shelves = self.lookup.shelves(winner.backend, variant.mode, variant.op, request.group)
-        choice = choose(variant, request, device, winner.evidence.kernel_hash, shelves, self.lookup.versions)
+        offered = Launchable(winner.backend, variant, device, request)
+        choice = choose(offered, winner.evidence.kernel_hash, shelves, self.lookup.versions)
         notes += choice.notes
         accuracy = self._accuracy(winner)
         chosen = Chosen(
@@ -243,7 +245,7 @@ class _Desk:
             config_source=choice.source,
             evidence=winner.evidence,
             file=choice.file,
-            default_config=None if choice.source == "default" else variant.default_config(device, request),
+            default_config=None if choice.source == "default" else offered.default,
         )
         return chosen, notes
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from kvreg.core.buckets import Bucket, bucket, stand_in
 from kvreg.core.devices import Device, folder_name
-from kvreg.core.launchable import impossible
+from kvreg.core.launchable import Launchable
 from kvreg.core.requests import Op, Request
 from kvreg.core.selections import ConfigSource, Note
 from kvreg.core.variants import Variant
@@ -137,19 +137,12 @@ class Choice:
     notes: tuple[Note, ...] = ()
 
 
-def choose(
-    variant: Variant,
-    request: Request,
-    device: Device,
-    kernel_hash: str,
-    shelves: Sequence[Shelf],
-    versions: Mapping[str, str],
-) -> Choice:
-    """Return the launch parameters of `variant`. `versions` are those installed; a missing one is not compared."""
-    default = variant.default_config(device, request)
+def choose(offered: Launchable, kernel_hash: str, shelves: Sequence[Shelf], versions: Mapping[str, str]) -> Choice:
+    """Return the launch parameters of a variant. `versions` are those installed; a missing one is not compared."""
+    variant, request, device = offered.variant, offered.request, offered.device
     notes: dict[tuple[str, str], Note] = {}  # (code, file): what holds for many buckets is said of the nearest one
     for shelf, entry in by_precedence(variant, request, shelves):
-        refused = refusal(entry, shelf, device, kernel_hash, default)
+        refused = refusal(entry, shelf, kernel_hash, offered)
         if refused is not None:
             notes.setdefault((refused.code, shelf.file), refused.note(entry, shelf))
             continue
@@ -157,7 +150,7 @@ def choose(
         source: ConfigSource = "estimated" if entry.source == "estimated" else "tuned" if exact else "bucket"
         reserved = (each.note(entry, shelf) for each in reservations(entry, shelf, device, versions))
         return Choice(entry.config, source, shelf.file, (*notes.values(), *reserved))
-    return Choice(default, "default", None, tuple(notes.values()))
+    return Choice(offered.default, "default", None, tuple(notes.values()))
 
 
 def is_slice(device: Device) -> bool:
@@ -182,11 +175,9 @@ def by_precedence(variant: Variant, request: Request, shelves: Sequence[Shelf]) 
                 rest = [pair for pair in rest if pair[1].bucket != nearest]
 
 
-def refusal(entry: Entry, shelf: Shelf, device: Device, kernel_hash: str, default: Mapping[str, int]) -> Remark | None:
-    """Return why an entry may not be used on a device with the kernel that is installed; None where it may.
-
-    `default`: the variant's own launch parameters, all of which the launcher reads.
-    """
+def refusal(entry: Entry, shelf: Shelf, kernel_hash: str, offered: Launchable) -> Remark | None:
+    """Return why an entry may not be used on a device with the kernel that is installed; None where it may."""
+    device = offered.device
     again = f"`{command_of(entry, device)}`"
     if shelf.device not in (device.key, device.parent):
         return Remark(
@@ -202,14 +193,8 @@ def refusal(entry: Entry, shelf: Shelf, device: Device, kernel_hash: str, defaul
     if limit is not None and entry.shared_bytes is not None and entry.shared_bytes > limit:
         problem = f"needs {entry.shared_bytes} B of shared memory, {device.key} has {limit} B: not used"
         return Remark("tuned_memory", problem, f"{again} finds one that fits")
-    missing = sorted(default.keys() - entry.config.keys())
-    if missing:
-        problem = f"lacks {', '.join(missing)}, which {entry.variant} is launched with: not used"
-        return Remark("tuned_config", problem, f"{again} writes a whole one")
-    wrong = impossible(entry.config, default, device)
-    if wrong is not None:
-        problem = f"has {wrong}: not used"
-        return Remark("tuned_config", problem, f"{again} writes a whole one")
+    if (fault := offered.fault(entry.config)) is not None:
+        return Remark("tuned_config", f"{fault}: not used", f"{again} writes a whole one")
     return None
 
 

@@ -10,6 +10,7 @@ from kvreg.bench.workload import shapes_to_tune
 from kvreg.core import resolve
 from kvreg.core.buckets import Bucket, bucket
 from kvreg.core.errors import UsageError
+from kvreg.core.launchable import Launchable
 from kvreg.core.modes import Mode
 from kvreg.core.tuned import Entry, Shelf, choose
 from kvreg_tuning import planning
@@ -47,7 +48,8 @@ def test_what_is_tuned_serves_each_of_its_shapes() -> None:
         (name,) = [name for name in NAMES if name.partition("@")[0].endswith(shape.op)]
         request = request_of(shape, "h200", Mode.INT4_PER_TOKEN_HEAD)
 
-        chosen = choose(offered("cuda")[name][1], request, device, hashes[name], [shelf], {})
+        launched = Launchable(*offered("cuda")[name], device, request)
+        chosen = choose(launched, hashes[name], [shelf], {})
 
         assert (chosen.source, chosen.notes) == ("tuned", ()), shape.name
 

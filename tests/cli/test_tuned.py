@@ -212,6 +212,51 @@ def test_check_finds_everything_that_select_would_not_use_with_a_remedy_each(kvr
         assert f"`kvreg tune --device h{'200' if kind == 'stale' else '100'} --mode {INT4}" in found[kind]["remedy"]
 
 
+CANNOT_BE_LAUNCHED = (
+    {"foo": 3}, {"matrix_instr_nonkdim": 16}, {"num_ctas": 16}, {"tile": 1}, {"tile": 8}, {"rows": 1024},
+    {"chunk": 10**30}, {"chunk": 1},
+)  # fmt: skip
+
+
+def test_check_finds_what_cannot_be_launched_and_select_takes_none_of_it(kvreg, tune):
+    sizes = [1 << power for power in range(5, 5 + len(CANNOT_BE_LAUNCHED))]
+    entries = [
+        {"bucket": f"b{size}-c8192", "config": {**CONFIG, **changed}}
+        for size, changed in zip(sizes, CANNOT_BE_LAUNCHED, strict=True)
+    ]
+    path = tune("h200", *entries)
+
+    checked, selected = kvreg("tuned", "check", "--json"), kvreg("select", "--device", "h200", *SHAPE, "--explain")
+
+    problems = [(each["kind"], each["problem"]) for each in checked.document["findings"]]
+    assert (checked.code, {kind for kind, _ in problems}) == (4, {"parameters"})
+    for (name, value), problem in zip(
+        (next(iter(each.items())) for each in CANNOT_BE_LAUNCHED), problems, strict=True
+    ):
+        assert f"has {name}" in problem[1]
+        assert str(value) in problem[1] or "unknown name" in problem[1]
+    assert selected.code == 0
+    assert "(tuned)" not in selected.out
+    assert selected.err.count(str(path)) == 1
+
+
+def test_an_entry_of_the_host_that_no_split_of_torch_takes_is_not_used(kvreg, tune):
+    (variant,) = [
+        each
+        for backend in backends()
+        for each in backend.variants()
+        if (backend.name, str(each.id)) == ("cpu", "torch-int4-write@1")
+    ]
+    write = {"variant": str(variant.id), "op": "write", "kernel_hash": kernel_hash(variant), "dtype": "bf16"}
+    tune("cpu", *[{**write, "bucket": f"t{32 << at}", "config": {"rows": 2**n}} for at, n in enumerate((31, 62, 100))])
+
+    checked, selected = kvreg("tuned", "check", "--json"), kvreg("select", "--device", "cpu", *SHAPE, "--explain")
+
+    assert (checked.code, [each["kind"] for each in checked.document["findings"]]) == (4, ["parameters"] * 3)
+    assert "(tuned)" not in selected.out
+    assert selected.err.count("has rows 2147483648 instead of at most 2147483647: not used") == 1
+
+
 def test_an_entry_of_other_versions_is_a_finding_only_when_strict(kvreg, tune, tmp_path):
     (tmp_path / "site" / "torch-9.9.9.dist-info").mkdir(parents=True)
     before = f"sys.path.insert(0, {str(tmp_path / 'site')!r})"
@@ -396,12 +441,12 @@ def test_an_entry_too_big_for_the_card_is_rejected_once_and_the_next_that_fits_s
     for variant in cuda.variants():
         if known := hashes.get(str(variant.id)):
             trace_maker(home / "evidence", variant, "cuda", "rtx4090", "sm_89", head_size=96, kernel_hash=known)
-    tune("rtx4090", {"resources": {"shared_bytes": 147456}}, {"bucket": "b64-c8192", "config": {**CONFIG, "tile": 16}})
+    tune("rtx4090", {"resources": {"shared_bytes": 147456}}, {"bucket": "b64-c8192", "config": CONFIG})
 
     answer = kvreg("select", "--device", "rtx4090", *SHAPE, "--explain")
 
     assert answer.code == 0
-    assert "tile=16 (bucket)" in answer.out
+    assert "tile=32 (bucket)" in answer.out
     assert answer.err.count("needs 147456 B of shared memory, rtx4090 has 101376 B: not used") == 1
     assert answer.err.count("\n") == 1
 

@@ -250,9 +250,9 @@ def test_an_entry_made_with_another_triton_is_used_with_a_note(measured, tmp_pat
 
 
 def test_an_entry_that_lacks_a_parameter_of_the_launcher_is_not_used(measured, capsys):
-    measured.tune("alpha", {"config": {"tyle": 128}}, {"bucket": "b64-c8192", "config": {"tile": 64, "more": 1}})
+    measured.tune("alpha", {"config": {"tyle": 128}}, {"bucket": "b64-c8192", "config": {"tile": 64}})
 
-    assert decode(measured).config == {"tile": 64, "more": 1}
+    assert decode(measured).config == {"tile": 64}
     assert "lacks tile, which toy-int4-decode@1 is launched with" in notes(measured)["tuned_config"]
     assert capsys.readouterr().err.count("lacks tile") == 1
 
@@ -263,6 +263,22 @@ def test_an_entry_that_cannot_be_launched_is_not_used(measured, capsys):
     assert decode(measured).config == {"tile": 64}
     assert "has tile 0 instead of at least 1: not used" in notes(measured)["tuned_config"]
     assert capsys.readouterr().err.count("has tile 0") == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"tile": 10**30}, f"tile {10**30} instead of at most {2**31 - 1}"),
+        ({"tile": 64, "more": 1}, "more: toy takes no launch option"),
+    ],
+    ids=["over an int32", "a name that nobody knows"],
+)
+def test_an_entry_of_what_the_platform_does_not_take_is_not_used(measured, capsys, config, why):
+    measured.tune("alpha", {"config": config}, {"bucket": "b64-c8192", "config": {"tile": 64}})
+
+    assert decode(measured).config == {"tile": 64}
+    assert f"has {why}: not used" in notes(measured)["tuned_config"]
+    assert capsys.readouterr().err.count(f"has {why}") == 1
 
 
 def test_a_simulated_entry_serves_nobody_and_is_named(measured):

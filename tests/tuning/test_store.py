@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from kvreg.core import resolve
 from kvreg.core.errors import NewerFile, UsageError
+from kvreg.core.launchable import Launchable
+from kvreg.core.requests import Request
 from kvreg.core.tuned_files import read
+from kvreg_tuning.judging import judge_of
 from kvreg_tuning.store import merge
+from kvreg_tuning.subjects import offered
 
 HERE = {"triton": "3.6.0", "driver": "580.1"}
 
@@ -127,6 +132,22 @@ def test_what_becomes_of_an_entry(path, entry, old, new, expected):
 
     assert fate(path, entry(**new)) == expected
     assert len(read(path).entries) == (2 if expected == "added" else 1)
+
+
+@pytest.mark.parametrize("changed", [{"rows": 10**30}, {"tile": 8}], ids=str)
+def test_an_entry_that_cannot_be_launched_gives_way_to_a_slower_one(path, entry, changed):
+    on = resolve.resolve("h200").device
+    backend, variant = offered("cuda")["triton-int4-decode@1"]
+    request = Request(device="h200", mode=variant.mode, head_size=96, q_heads=32, kv_heads=8)
+    launchable = Launchable(backend, variant, on, request)
+    whole = dict(launchable.default)
+    merge(path, "h200", HERE, [entry(config={**whole, **changed}, latency_us=1.0)])
+
+    (change,) = merge(path, "h200", HERE, [entry(config=whole)], judge=judge_of(launchable)).changes
+
+    assert change.fate == "healed"
+    assert change.why.startswith(f"the other one has {next(iter(changed))}")
+    assert read(path).entries[0].config == whole
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(path, entry):

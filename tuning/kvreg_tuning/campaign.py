@@ -14,6 +14,7 @@ from kvreg.core.errors import DeviceUnavailable
 from kvreg_tuning import entries
 from kvreg_tuning.effort import Effort, Strategy
 from kvreg_tuning.journal import Journal
+from kvreg_tuning.judging import judge_of
 from kvreg_tuning.recording import Recording
 from kvreg_tuning.runner import Runner
 from kvreg_tuning.session import Session, Verdict, View
@@ -125,7 +126,8 @@ class Campaign:
         if written and path is not None:
             environment = {name: value for name, value in self.versions.items() if name != "card"}
             simulated = self.source == "simulated"
-            self.merges.append(merge(path, self.device.key, environment, written, simulated=simulated))
+            judge = judge_of(space.launchable)
+            self.merges.append(merge(path, self.device.key, environment, written, judge=judge, simulated=simulated))
 
     def _race_again(self, sessions: Sequence[Session], left_s: Callable[[], float]) -> None:
         for number in range(1, self.repeats):

@@ -4,7 +4,7 @@ Where both have an entry of one key, the first rule that tells them apart decide
 
 1. the hash of the kernel that is installed goes before another one, which is never used;
 2. `measured` goes before `estimated`;
-3. the faster one: time over the default's of the same run, else the time itself (`store.better`);
+3. the faster one: time over the default's of the same run, else the time itself (`judging.better`);
 4. the newer date;
 5. the one that came first.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvreg.core.tuned_files import EntryRecord
-from kvreg_tuning.store import Change, Judge, better
+from kvreg_tuning.judging import Change, Judge, better
 
 Side = Literal["first", "second", "both"]
 KernelHash = Callable[[str], str | None]

@@ -29,6 +29,7 @@ from kvreg_tuning.benchmark import Workload, splits_of
 from kvreg_tuning.choosing import Estimate, choose
 from kvreg_tuning.costs import Cost
 from kvreg_tuning.entries import estimated_entry
+from kvreg_tuning.judging import judge_of
 from kvreg_tuning.outcomes import Result, Trial
 from kvreg_tuning.session import View
 from kvreg_tuning.spaces import Space
@@ -74,7 +75,8 @@ class Estimation:
             written = [entry for each in found if (entry := _entry(each, space.kernel_hash)) is not None]
             if written:
                 environment = {"triton": self.compiler.triton}
-                self.merges.append(merge(self.files[space.subject], self.device.key, environment, written))
+                path, judge = self.files[space.subject], judge_of(space.launchable)
+                self.merges.append(merge(path, self.device.key, environment, written, judge=judge))
 
     def _estimate(self, space: Space, deadline: float) -> list[Estimate]:
         _, variant = offered(self.device.platform)[space.subject.variant]

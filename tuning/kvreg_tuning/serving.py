@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvreg.core.devices import Device
+from kvreg.core.launchable import Launchable
 from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.selections import ConfigSource, Note
@@ -37,11 +38,12 @@ def _of_variant(stock: Stock, device: Device, request: Request, variant: Variant
     shelves = stock.shelves(device.key, device.parent)
     name = str(variant.id)
     kernel_hash = stock.kernel_hash(device, name) or ""
-    choice = choose(variant, request, device, kernel_hash, shelves, stock.versions(device))
+    offered = Launchable(stock.offered(device, name)[0], variant, device, request)
+    choice = choose(offered, kernel_hash, shelves, stock.versions(device))
     wanted = Wanted.of(request, device, name, variant.op, variant.mode, kernel_hash or None)
     item, passed_over = None, []
     for shelf, entry in by_precedence(variant, request, shelves):
-        refused = refusal(entry, shelf, device, kernel_hash, variant.default_config(device, request))
+        refused = refusal(entry, shelf, kernel_hash, offered)
         if refused is None and item is None:
             item = _item(stock, entry)
         else:

@@ -16,6 +16,7 @@ from kvreg.core.backends import Backend
 from kvreg.core.buckets import Bucket
 from kvreg.core.devices import Device
 from kvreg.core.kernelhash import kernel_hash
+from kvreg.core.launchable import Launchable
 from kvreg.core.variants import Variant
 from kvreg_tuning.subjects import Config, Subject, text_of
 
@@ -46,6 +47,8 @@ class Space:
     kernel_hash: str
     tuned_dir: Path | None = None
     """Where the backend that offers the variant keeps its tuned files."""
+    launchable: Launchable | None = None
+    """What the variant can be launched with; None where nobody offers it here."""
 
 
 def space_of(
@@ -58,7 +61,8 @@ def space_of(
 ) -> Space:
     """Return the space of a variant as its backend states it; `hashed`: its kernel's hash, where that is known."""
     found = enumerate_configs(subject, backend, variant, device, buckets)
-    return Space(subject, buckets, found, hashed or kernel_hash(variant), backend.tuned_dir)
+    launchable = Launchable(backend, variant, device, subject.request(buckets[0]))
+    return Space(subject, buckets, found, hashed or kernel_hash(variant), backend.tuned_dir, launchable)
 
 
 def enumerate_configs(

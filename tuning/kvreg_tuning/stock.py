@@ -21,6 +21,7 @@ from kvreg.core.buckets import Bucket
 from kvreg.core.devices import Device
 from kvreg.core.errors import BadFile, UnknownDevice
 from kvreg.core.index import Index
+from kvreg.core.launchable import Launchable
 from kvreg.core.layouts import LayoutId
 from kvreg.core.lookup import Lookup
 from kvreg.core.modes import Mode
@@ -137,9 +138,9 @@ class Stock:
         if found is None:
             remark = Remark("tuned_variant", f"is of no variant that {device.platform} has now: never used")
             return Item(place, entry, flat, "no variant", (remark,))
-        default = found[1].default_config(device, request_of(entry, device))
+        offered = Launchable(*found, device, request_of(entry, device))
         shelf = Shelf(str(place.path), device.key, place.overlay, (flat,))
-        refused = refusal(flat, shelf, device, self._hashes_of(found[0]).get(entry.variant, ""), default)
+        refused = refusal(flat, shelf, self._hashes_of(found[0]).get(entry.variant, ""), offered)
         if refused is not None:
             return Item(place, entry, flat, _STATES[refused.code], (refused,))
         remarks = tuple(reservations(flat, shelf, device, self.versions(device)))

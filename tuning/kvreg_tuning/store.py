@@ -5,14 +5,6 @@
 A reader sees the old file or the new one, whole. Entries stand in one order whoever writes them, so that a diff shows
 what changed. A file with anything in it that cannot be read is set aside as `<name>.broken-<UTC>`, and what is good in
 it is kept.
-
-What becomes of an entry for which the file has one already, by the first rule that holds:
-
-1. another kernel hash: the new one, for the old one is never used;
-2. `measured` goes before `estimated`, whichever is newer;
-3. other versions of Triton, torch or driver, or unknown ones: the new one, made with what runs here (healed);
-4. the same launch parameters: the new one, with its newer figures;
-5. the old one where it is the better (`better`), else the new one.
 """
 
 from __future__ import annotations
@@ -22,10 +14,10 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
@@ -37,8 +29,8 @@ from kvreg.core.modes import Mode
 from kvreg.core.requests import Op
 from kvreg.core.resolve import resolve
 from kvreg.core.shards import replace_file
-from kvreg.core.tuned import SOFT
 from kvreg.core.tuned_files import SCHEMA, Contents, EntryRecord, read
+from kvreg_tuning.judging import Change, Fate, Judge, by_the_rules
 from kvreg_tuning.locks import PATIENCE_S, locked
 
 _HEADER = """\
@@ -47,24 +39,6 @@ _HEADER = """\
 """
 
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # a PyYAML built without libyaml has only the slow one
-
-Fate = Literal["added", "replaced", "healed", "kept"]
-Judge = Callable[[EntryRecord, EntryRecord], "Change"]
-"""From the file's entry and the one that comes, both of one key, to what becomes of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What became of one entry that was to be written."""
-
-    fate: Fate
-    """added: it is new. replaced, healed: it took an older one's place. kept: the older one stayed."""
-    entry: EntryRecord
-    """The one that stands in the file now."""
-    other: EntryRecord | None = None
-    """The one that does not."""
-    why: str = ""
-    """The rule that decided between the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +93,8 @@ def merge(
     """Write `entries` of a device key into its tuned file, and say what became of each.
 
     `environment`: versions (triton, torch, driver, kvreg) that entries without their own were made with. `judge`
-    decides between two entries of one key; None takes the rules above. `simulated` takes entries of replayed spaces,
-    which belong into a KVREG_HOME of their own. `dry_run` writes nothing.
+    decides between two entries of one key; None takes the rules of kvreg_tuning.judging. `simulated` takes entries of
+    replayed spaces, which belong into a KVREG_HOME of their own. `dry_run` writes nothing.
 
     Raises UsageError for a simulated entry without `simulated`, for a lock that is not free in time and for a folder
     that cannot be written; BadFile for a file of a newer kvreg.
@@ -141,19 +115,6 @@ def merge(
         required, remedy = "a file that can be read and replaced", "give this user the right, or name another folder"
         found = f"{error.strerror or error} ({error.filename or place.parent})"
         raise UsageError(wrong(str(path), required=required, found=found, remedy=remedy)) from None
-
-
-def better(one: EntryRecord, other: EntryRecord) -> bool:
-    """Whether `one` is the faster of two entries of one key, as far as their figures can be compared.
-
-    Time over the default's of the same run comes first: it holds across days and clocks. Without it, the time itself;
-    without that, neither is better.
-    """
-    for figure in (_against_default, lambda entry: entry.latency_us):
-        mine, theirs = figure(one), figure(other)
-        if mine is not None and theirs is not None:
-            return mine < theirs
-    return False
 
 
 def text_of(device: str, environment: Mapping[str, str], entries: Iterable[EntryRecord]) -> str:
@@ -224,36 +185,6 @@ def _is_named(device: str, name: str) -> bool:
         return resolve(name).device.key == device
     except UnknownDevice:
         return False
-
-
-def by_the_rules(old: EntryRecord, new: EntryRecord) -> Change:
-    """Decide between the file's entry and a new one of its key, by the module's rules."""
-    if old.kernel_hash != new.kernel_hash:
-        return Change("healed", new, old, f"the other one is of kernel {old.kernel_hash[:8]}")
-    if (old.source == "estimated") is not (new.source == "estimated"):
-        kept = old if new.source == "estimated" else new
-        other = new if kept is old else old
-        return Change("kept" if kept is old else "replaced", kept, other, f"{kept.source} goes before {other.source}")
-    differing = _other_versions(old, new)
-    if differing:
-        return Change("healed", new, old, f"the other one was made with {differing}")
-    if old.config == new.config:
-        return Change("replaced", new, old, "the same launch parameters, newer figures")
-    if better(old, new):
-        return Change("kept", old, new, "it is faster against the default")
-    return Change("replaced", new, old, "it is no slower against the default")
-
-
-def _other_versions(old: EntryRecord, new: EntryRecord) -> str:
-    then, now = old.environment or {}, new.environment or {}
-    names = [name for name in SOFT if then.get(name) != now.get(name)]
-    return ", ".join(f"{name} {then.get(name, 'unknown')}" for name in names)
-
-
-def _against_default(entry: EntryRecord) -> float | None:
-    if entry.latency_us is None or not entry.default_latency_us:
-        return None
-    return entry.latency_us / entry.default_latency_us
 
 
 def _with(entry: EntryRecord, environment: Mapping[str, str]) -> EntryRecord:
