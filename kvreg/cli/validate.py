@@ -14,8 +14,8 @@ import click
 from kvreg.cli import contribution, cross, extras, progress, render
 from kvreg.cli.asked import chosen, no_cells, require_known, require_writable
 from kvreg.cli.finite import Finite
-from kvreg.cli.input_file import NamedPath
 from kvreg.cli.once import Command
+from kvreg.cli.output_file import OutputFile
 from kvreg.core import environment
 from kvreg.core.errors import GateFailed, UsageError, wrong
 
@@ -56,7 +56,7 @@ _SHOWN_FAILURES = 8
 @click.option("--interpreter", is_flag=True, help="Prove the numerics of Triton kernels without the card.")
 @click.option("--write", "target", type=click.Choice(["overlay", "repo"]), default="overlay", show_default=True,
               help="Where traces go: KVREG_HOME, or the checkout.")  # fmt: skip
-@click.option("--journal", type=NamedPath(dir_okay=False, path_type=Path), help="Keep finished cells in this file.")
+@click.option("--journal", type=OutputFile(), help="Keep finished cells in this file.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes on the host.  [default: its cores; a card takes one]")
 @click.option("--cell-timeout", type=Finite(min=1.0), help="Seconds after which a cell counts as hung.")
 @click.option("--no-timings", is_flag=True, help="Leave the speed of a card unmeasured.")

@@ -6,6 +6,7 @@ them. A line counts only under its own key, which covers the kernel's hash, the 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -16,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from kvreg.core.errors import BadFile, UsageError, wrong
+from kvreg.core.input_files import no_file
 
 SCHEMA = 1
 
@@ -33,6 +35,8 @@ class Journal:
         """Open or create `path`; raises UsageError when another process holds it, BadFile when it is no journal."""
         self.path = path
         try:
+            if (strange := no_file(path)) is not None:  # a device has no end, and a pipe cannot be read again
+                raise OSError(errno.EINVAL, strange)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "a+b")  # noqa: SIM115 (held open for the lock; closed by close)
         except OSError as error:

@@ -46,6 +46,7 @@ def test_a_pipe_stays_a_pipe_and_is_refused(kvreg: Run, tmp_path: Path) -> None:
         ("tune", "--record"),
         ("tune", "report", "--plot"),
         ("tuned", "merge", "no-such-file.yaml", "--into"),
+        ("validate", "--device", "no such card", "--journal"),
     ],
     ids=lambda words: " ".join(words[:2] + words[-1:]),
 )
@@ -71,5 +72,18 @@ def test_a_folder_that_is_not_there_is_said_before_any_work(
 ) -> None:
     from kvreg.cli.main import status
 
-    assert status(["tune", "--device", "no such card", "--record", str(tmp_path / "none" / "trials.jsonl.gz")]) == 2
-    assert "required a file in a folder that is there" in capsys.readouterr().err
+    for words in (("tune", "--record"), ("validate", "--journal")):
+        command, option = words
+        assert status([command, "--device", "no such card", option, str(tmp_path / "none" / "kept")]) == 2
+        assert "required a file in a folder that is there" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("named", ["/dev/full", "/dev/zero", "/dev/stdout"])
+def test_a_journal_is_no_device(capsys: pytest.CaptureFixture[str], named: str) -> None:
+    from kvreg.cli.main import status
+
+    assert status(["validate", "--device", "cpu", "--journal", named]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"--journal {named}: required a regular file or a new name" in err

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,20 @@ def test_removing_deletes_the_file(tmp_path: Path) -> None:
     journal.append("a", {"status": "ok"})
     journal.remove()
     assert not (tmp_path / "run.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "found"), [(os.mkfifo, "a pipe"), (Path.mkdir, "Is a directory")], ids=["pipe", "folder"]
+)
+def test_what_is_no_file_is_refused_without_a_wait(tmp_path: Path, make: Callable[[Path], None], found: str) -> None:
+    make(tmp_path / "run.jsonl")
+
+    with pytest.raises(BadFile, match=f"required a file that can be written, found {found}"):
+        Journal(tmp_path / "run.jsonl")
+
+
+def test_a_link_to_a_device_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").symlink_to("/dev/full")
+
+    with pytest.raises(BadFile, match="found a device"):
+        Journal(tmp_path / "run.jsonl")
