@@ -307,6 +307,31 @@ def test_every_command_refuses_an_option_that_comes_twice() -> None:
         assert all(isinstance(each, Command | Group) for each in (command, *inner)), name
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("tune", "--device", "h200", "report"), "--device goes behind report"),
+        (("tune", "--json", "report"), "--json goes behind report"),
+        (("tune", "--head-size", "7", "--mode", "bogus", "report"), "--head-size goes behind report"),
+        (("tune", "--mode", "none", "report"), "--mode: required behind no subcommand, found report"),
+        (("tune", "--device", "h200", "regret", "none.gz"), "--device: required behind no subcommand, found regret"),
+        (("deselections", "--file", "x", "show", "A"), "--file goes behind show"),
+        (("deselections", "--json", "show", "A"), "--json goes behind show"),
+        (("deselections", "--as-of", "2026-11-30", "check"), "--as-of goes behind check"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
+)
+def test_an_option_before_a_subcommand_is_an_error_and_not_ignored(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    from kvreg.cli.main import status
+
+    assert status(list(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert said in (json.loads(out)["error"]["message"] if "--json" in arguments else err)
+    assert err.count("\n") == (0 if "--json" in arguments else 1)
+
+
 HOSTILE = "h200\x1b[31m\u202e\x07"
 
 
