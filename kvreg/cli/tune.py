@@ -129,6 +129,7 @@ def _tune(asked: Asked) -> int:
         shapes, load = _shapes(asked, on)
         spaces = _spaces(asked, on, shapes, settings)
         files = tune_runs.files(on, spaces, settings.home, asked.target)
+        tune_runs.require_files(on, map(files, spaces), asked.target)
         common = replace(common, budget_s=common.budget_s or _assumed_budget(asked, on))
         if asked.no_estimate:
             tune_runs.require_here(on)

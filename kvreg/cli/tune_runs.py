@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvreg.cli import extras
+from kvreg.cli.asked import require_writable
 from kvreg.core.devices import folder_name
 from kvreg.core.errors import BadFile, DeviceUnavailable, UnknownDevice, UsageError, wrong
 
@@ -100,6 +101,15 @@ def files(on: Device, spaces: Sequence[Space], home: Path, target: str) -> Calla
     for space in spaces:
         in_checkout(space.tuned_dir)
     return lambda space: in_checkout(space.tuned_dir) / name
+
+
+def require_files(on: Device, paths: Iterable[Path], target: str = "overlay", *, simulated: bool = False) -> None:
+    """Raise, before the first trial, where a winner could not be written: BadEnvironment, UsageError, BadFile."""
+    from kvreg_tuning.store import require_mergeable
+
+    for path in dict.fromkeys(paths):
+        require_writable(path.parent, target)
+        require_mergeable(path, on.key, simulated=simulated)
 
 
 def require_here(on: Device) -> None:
@@ -229,8 +239,9 @@ def replayed(path: Path, asked: str | None, common: Common) -> Campaign:
         required = f"{on.key}, whose trials {path.name} has"
         raise UsageError(wrong("--device", required=required, found=named, remedy="leave --device out"))
     require_home(common.home, simulated=True)
-    mark_simulated(common.home)
     target = common.home / "tuned" / f"{folder_name(on.key)}.yaml"
+    require_files(on, [target], simulated=True)
+    mark_simulated(common.home)
     settings = common.settings  # a warning stands above the table
     with open_journal(common.home) as journal, tune_view.view(_board(on, common)) as view:
         campaign = Campaign(

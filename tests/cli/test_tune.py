@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -193,3 +194,70 @@ def test_with_json_an_error_is_a_document(tmp_path: Path) -> None:
 
     assert json.loads(done.stdout)["error"]["code"] == "usage"
     assert done.returncode == 2
+
+
+TUNED = "schema: {}\ndevice: cpu\nenvironment: {{}}\nentries: []\n"
+
+
+@pytest.mark.parametrize("more", [(), ("--budget", "12s", "--json")], ids=["text", "json"])
+def test_a_file_of_a_newer_kvreg_is_refused_before_the_first_trial(tmp_path: Path, more: tuple[str, ...]) -> None:
+    path = tmp_path / "home/tuned/cpu.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(TUNED.format(2))
+
+    done = kvreg(*WRITE, *more, home=tmp_path / "home")
+
+    assert done.returncode == 2
+    said = json.loads(done.stdout)["error"]["message"] if more else done.stderr
+    assert f"{path}: required schema 1, found schema 2" in said
+    assert not (tmp_path / "home/tune").exists()
+    assert path.read_text() == TUNED.format(2)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_no_winner_can_be_written_into_is_refused_before_the_first_trial(tmp_path: Path, make: Any) -> None:
+    path = tmp_path / "home/tuned/cpu.yaml"
+    path.parent.mkdir(parents=True)
+    make(path)
+
+    done = kvreg(*WRITE, home=tmp_path / "home")
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"{path}: required a file that can be read and replaced" in done.stderr
+    assert not (tmp_path / "home/tune").exists()
+
+
+def test_a_file_that_may_not_be_read_is_refused_before_the_first_trial_and_check_says_so() -> None:
+    with tempfile.TemporaryDirectory() as home:  # pytest's own folders are closed to others
+        path = Path(home, "tuned/cpu.yaml")
+        path.parent.mkdir(parents=True)
+        path.write_text(TUNED.format(1))
+        path.chmod(0)
+        for folder in (path.parent.parent, path.parent):
+            folder.chmod(0o777)
+
+        tuned, checked = as_nobody(*WRITE, home=Path(home)), as_nobody("tuned", "check", home=Path(home))
+        begun = Path(home, "tune").exists()
+
+    assert tuned.returncode == 2
+    assert f"{path}: required a file that can be read and replaced, found Permission denied" in tuned.stderr
+    assert not begun
+    assert checked.returncode == 4
+    assert "give this user the right to read it" in checked.stdout
+    assert "sets the file aside" not in checked.stdout
+
+
+def as_nobody(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command that root's rights do not help."""
+    # Root may read everything, so the process gives that up; what it imports then must be anybody's to read.
+    code = (
+        "import os, sys\nimport kvreg.cli.tune, kvreg.cli.tuned, kvreg.core.registry\n"
+        "import kvreg_tuning.planning, kvreg_tuning.stock, kvreg_tuning.store, kvreg_tuning.checking\n"
+        "kvreg.core.registry.backends()\nfrom kvreg.cli.main import run\n"
+        "os.geteuid() or os.seteuid(65534)\nrun(sys.argv[1:])"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KVREG_")}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True, text=True, env={**kept, "KVREG_HOME": str(home)}, timeout=100,
+    )  # fmt: skip

@@ -339,10 +339,15 @@ def test_merge_of_a_damaged_file_takes_what_is_good_and_ends_with_4(kvreg, tune,
     assert len(yaml.safe_load((home / "tuned" / "into.yaml").read_text())["entries"]) == 1
 
 
+def newer(path):
+    path.write_text("schema: 2\ndevice: b200\nentries: []\n")
+
+
 def test_what_holds_nothing_is_one_plain_line_with_one_remedy(kvreg, home):
     folder = home / "tuned"
     folder.mkdir()
     odd = {
+        "b200": (newer, "required schema 1, found schema 2", "use the kvreg that wrote it"),
         "h100": (Path.touch, "required a tuned file, found an empty one", "the next `kvreg tune` for this device"),
         "h200": (Path.mkdir, "required a readable YAML file, found: Is a directory", "move it away"),
         "l40s": (os.mkfifo, "required a readable YAML file, found: a pipe", "move it away"),

@@ -10,7 +10,7 @@ from typing import Literal
 from kvreg.core import overlay
 from kvreg.core.shipping import digest, sources
 from kvreg.core.tuned import file_name
-from kvreg_tuning.stock import Item, State, Stock
+from kvreg_tuning.stock import Fault, Item, State, Stock
 
 Kind = Literal[
     "broken",
@@ -56,10 +56,7 @@ class Finding:
 def findings(stock: Stock) -> Iterator[Finding]:
     """Yield what is wrong: files first, then entries. A file that is never read is one finding, whatever it holds."""
     for fault in stock.faults:
-        remedy = "the next `kvreg tune` for this device sets the file aside and keeps its good entries"
-        if not fault.path.is_file():  # a folder or a pipe: a run cannot replace it
-            remedy = "move it away, or put a file in its place"
-        yield Finding("broken", fault.path, fault.bare, remedy)
+        yield Finding("broken", fault.path, fault.bare, _mending(fault))
     for folder, problem in overlay.closed(stock.index.home) if stock.index.home is not None else ():
         if folder.name == "tuned":
             yield Finding("unreadable", folder, problem, "mend its rights, or move it away")
@@ -72,6 +69,25 @@ def findings(stock: Stock) -> Iterator[Finding]:
         if item.state in _KINDS:
             yield _of_item(item)
     yield from _changed_since_build(stock)
+
+
+def _mending(fault: Fault) -> str:
+    """Return what mends a file: a run sets a damaged one aside, and ends before its first trial for any other."""
+    if not fault.path.is_file():  # a folder or a pipe
+        return "move it away, or put a file in its place"
+    if fault.is_newer:
+        return "use the kvreg that wrote it, which is newer, or move it away: `kvreg tune` ends with 2 until then"
+    if not _is_readable(fault.path):
+        return "give this user the right to read it, or move it away: `kvreg tune` ends with 2 until then"
+    return "the next `kvreg tune` for this device sets the file aside and keeps its good entries"
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        path.open("rb").close()
+    except OSError:
+        return False
+    return True
 
 
 def _of_item(item: Item) -> Finding:

@@ -19,7 +19,7 @@ from kvreg.core import notices
 from kvreg.core.backends import Backend
 from kvreg.core.buckets import Bucket
 from kvreg.core.devices import Device
-from kvreg.core.errors import BadFile, UnknownDevice
+from kvreg.core.errors import BadFile, NewerFile, UnknownDevice
 from kvreg.core.index import Index
 from kvreg.core.launchable import Launchable
 from kvreg.core.layouts import LayoutId
@@ -64,6 +64,8 @@ class Fault:
     """One line that names the file; of a whole file its remedy too."""
     is_whole: bool = False
     """Whether nothing of the file can be used."""
+    is_newer: bool = False
+    """Whether nothing is wrong with the file but that a newer kvreg wrote it."""
 
     @property
     def bare(self) -> str:
@@ -190,7 +192,7 @@ class Stock:
         try:
             found = read(path)
         except BadFile as error:
-            self.faults.append(Fault(path, error.message, is_whole=True))
+            self.faults.append(Fault(path, error.message, is_whole=True, is_newer=isinstance(error, NewerFile)))
             return
         place = Place(path, overlay, self.key_of(found.device))
         self.places.append(place)

@@ -117,6 +117,11 @@ def merge(
         raise UsageError(wrong(str(path), required=required, found=found, remedy=remedy)) from None
 
 
+def require_mergeable(path: Path, device: str, *, simulated: bool = False) -> None:
+    """Raise what a `merge` would raise of the file that is there, before any work for it: UsageError, BadFile."""
+    merge(path, device, {}, (), simulated=simulated, dry_run=True)
+
+
 def text_of(device: str, environment: Mapping[str, str], entries: Iterable[EntryRecord]) -> str:
     """Return a tuned file; equal entries give equal text."""
     head = {"schema": SCHEMA, "device": device, "environment": dict(sorted(environment.items()))}
