@@ -485,22 +485,22 @@ def test_explain_says_so_for_each_group_of_a_models_layers(kvreg, tune, tmp_path
 
 def test_an_entry_of_another_triton_is_compiled_on_demand_to_see_whether_it_fits(kvreg, tune, cuda):
     pytest.importorskip("triton")
-    (variant,) = [each for each in cuda.variants() if str(each.id) == "triton-none-write@1"]
+    (variant,) = [each for each in cuda.variants() if str(each.id) == "triton-none-decode@1"]
+    sound = {"rows": 16, "tile": 32, "num_warps": 4, "num_stages": 3, "programs_per_unit": 4, "chunk": 512}
     entry = {
         "variant": str(variant.id),
-        "op": "write",
         "mode": "none",
+        "head_size": 256,
         "layout": "planar.1",
-        "bucket": "t32",
-        "config": {"rows": 8, "num_warps": 2, "num_stages": 1},
+        "config": sound,
         "kernel_hash": kernel_hash(variant),
     }
-    tune("h200", entry, {**entry, "bucket": "t64", "config": {**entry["config"], "num_wraps": 2}})
+    tune("h200", entry, {**entry, "bucket": "b64-c8192", "config": {**sound, "tile": 128, "num_stages": 8}})
 
     answer = kvreg("tuned", "check", "--compile", "--json", environment={"TRITON_INTERPRET": "0"})
 
     assert answer.code == 4
     (found,) = answer.document["findings"]
     assert found["kind"] == "resources"
-    assert "t64: compiled here: " in found["problem"]
-    assert found["problem"].endswith("found 'Keyword argument num_wraps was specified but unrecognised'")
+    assert "b64-c8192: compiled here: " in found["problem"]
+    assert "shared memory: required at most 232448 bytes on sm_90" in found["problem"]
