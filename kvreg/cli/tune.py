@@ -246,7 +246,7 @@ def report(device: str | None, head_sizes: Sequence[int], plot: Path | None, as_
 
 @tune.command()
 @click.argument("recording", type=InputFile())
-@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Replays of each effort.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Replays of each effort.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def regret(recording: Path, seeds: int, as_json: bool) -> int:
     """Replay a recorded space under every effort: how much slower is the winner than the best recorded config.

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 GATE_FAILED = GateFailed.exit_code
 _SHOWN_FAILURES = 8
+MOST_SEEDS = 1000
+"""Five times the long form's; a seed is a sequence of each context and input, and memory holds a whole batch."""
+SEEDS = f"Seeds of each batch, at most {MOST_SEEDS}; all are in memory at once.  [default: 3; interpreter 1]"
 
 
 @click.command(cls=Command)
@@ -49,7 +52,7 @@ _SHOWN_FAILURES = 8
 @click.option(
     "--features", "every_feature", is_flag=True, help="Try every feature at each head size, not those of models only."
 )
-@click.option("--seeds", type=click.IntRange(1), help="Seeds of each batch.  [default: 3; interpreter 1]")
+@click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), help=SEEDS)
 @click.option(
     "--long", "long_form", is_flag=True, help="The long form: 200 seeds; all contexts on host and interpreter."
 )

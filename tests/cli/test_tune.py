@@ -196,6 +196,13 @@ def test_with_json_an_error_is_a_document(tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
+def test_a_regret_of_more_replays_than_anybody_waits_for_is_a_usage_error(home: Path) -> None:
+    done = kvreg("tune", "regret", str(home.parent / "space.jsonl.gz"), "--seeds", "1001", home=home)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "1001 is not in the range 1<=x<=1000" in done.stderr
+
+
 TUNED = "schema: {}\ndevice: cpu\nenvironment: {{}}\nentries: []\n"
 
 

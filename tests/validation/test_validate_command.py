@@ -184,6 +184,8 @@ def test_a_device_that_is_not_here_ends_with_6_and_says_what_is(shop) -> None:
         (("--device", "cpu", "--interpreter"), 3, "required Triton variants"),
         (("--device", "nowhere9000"), 2, "nowhere9000"),
         (("--device", "cpu", "--seeds", "0"), 2, "--seeds"),
+        (("--device", "cpu", "--seeds", "1001"), 2, "1001 is not in the range 1<=x<=1000"),
+        (("--device", "cpu", "--seeds", "99999999999"), 2, "is not in the range 1<=x<=1000"),
     ],
 )
 def test_a_wrong_question_is_one_line_and_its_exit_code(shop, arguments, code: int, text: str) -> None:
