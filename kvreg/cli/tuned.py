@@ -5,7 +5,7 @@ Every import of the tuner's store waits for its command: it reads YAML, and list
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from kvreg.cli.input_file import NamedPath
 from kvreg.cli.once import Group
 from kvreg.cli.output_file import OutputFile
 from kvreg.core import asking, environment, notices, resolve
-from kvreg.core.errors import UsageError, wrong
+from kvreg.core.errors import UnknownDevice, UsageError, wrong
 from kvreg.core.requests import Op
 
 if TYPE_CHECKING:
@@ -156,11 +156,12 @@ def check(strict: bool, compiles: bool, as_json: bool) -> int:
 @click.argument("second", type=_FILE)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def diff(first: Path, second: Path, as_json: bool) -> int:
-    """Compare two tuned files entry by entry; ends with 4 when they differ."""
+    """Compare two tuned files of one device entry by entry; ends with 4 when they differ."""
     from kvreg.cli import tuned_documents, tuned_view
     from kvreg_tuning.differences import pairs
 
     contents = [_read(path) for path in (first, second)]
+    _of_one_device((first, second), contents, "compare")
     differing = pairs(contents[0].entries, contents[1].entries)
     if as_json:
         render.document(tuned_documents.compared(first, second, differing))
@@ -192,14 +193,8 @@ def merge(sources: tuple[Path, ...], into: Path, dry_run: bool, as_json: bool) -
     from kvreg_tuning.store import merge as write
 
     contents = [_read(path) for path in sources]
+    device = _of_one_device(sources, contents, "merge")
     stock = Stock.open()
-    keys = {path: stock.key_of(each.device) for path, each in zip(sources, contents, strict=True)}
-    device = keys[sources[0]]
-    for path, key in keys.items():
-        if key != device:
-            raise UsageError(
-                wrong(str(path), required=f"entries of {device}", found=key, remedy="merge each device by itself")
-            )
     card = stock.device(device)
     judge = by_merit(lambda variant: stock.kernel_hash(card, variant) if card is not None else None)
     entries = fold([each.entries for each in contents], judge)
@@ -219,6 +214,24 @@ def _read(path: Path) -> Contents:
     for fault in contents.faults:
         notices.warn(fault)
     return contents
+
+
+def _of_one_device(paths: Sequence[Path], contents: Sequence[Contents], verb: str) -> str:
+    """Return the key of the device of some tuned files; raises UsageError where they are of several."""
+    keys = [_key_of(each.device) for each in contents]
+    for path, key in zip(paths, keys, strict=True):
+        if key != keys[0]:
+            remedy = f"{verb} each device by itself"
+            raise UsageError(wrong(str(path), required=f"entries of {keys[0]}", found=key, remedy=remedy))
+    return keys[0]
+
+
+def _key_of(name: str) -> str:
+    """Return what a tuned file calls its device as a key, or as it is where nobody knows it."""
+    try:
+        return resolve.resolve(name).device.key
+    except UnknownDevice:
+        return name
 
 
 def _warn(faults: Iterable[Fault]) -> None:

@@ -319,6 +319,25 @@ def test_merge_takes_the_better_of_each_and_a_dry_run_only_says_so(kvreg, tune, 
     assert [each["latency_us"] for each in yaml.safe_load(into.read_text())["entries"]] == [80.0, 80.0, 75.0]
 
 
+@pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
+def test_diff_refuses_two_devices(kvreg, tune, more):
+    one, other = tune("h200", {}), tune("h100", {})
+
+    answer = kvreg("tuned", "diff", str(one), str(other), *more)
+
+    assert answer.code == 2
+    said = answer.document["error"]["message"] if more else answer.err
+    assert f"{other}: required entries of h200, found h100; compare each device by itself" in said
+
+
+def test_diff_takes_two_names_of_one_device(kvreg, tune, tmp_path):
+    path = tune("h200", {})
+    other = tmp_path / "h200.yaml"
+    other.write_text(path.read_text().replace("device: h200", "device: NVIDIA H200"))
+
+    assert kvreg("tuned", "diff", str(path), str(other)).code == 0
+
+
 def test_merge_refuses_two_devices(kvreg, tune):
     one, other = tune("h200", {}), tune("h100", {})
 
