@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kvreg.core.requests import Op
 
@@ -312,6 +313,16 @@ def test_a_broken_entry_is_named_and_the_good_ones_serve(measured):
     assert len(faults) == 2
     assert "entry 1: bucket 'huge'" in faults[0]
     assert "entry 2: config.tile" in faults[1]
+
+
+@pytest.mark.parametrize("item", [1, "text", ["a"], None], ids=repr)
+def test_an_entry_that_is_no_mapping_is_named_in_plain_words(measured, item):
+    path = measured.tune("alpha", {"config": {"tile": 7}})
+    document = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**document, "entries": [*document["entries"], item]}))
+
+    assert decode(measured).config == {"tile": 7}
+    assert f"{path}, entry 2: required a mapping, found {item!r}; left out" in notes(measured)["tuned_fault"]
 
 
 @pytest.mark.parametrize("content", ["entries: [", "schema: 7\ndevice: alpha\nentries: []", "[]", "\x00"])
