@@ -16,12 +16,15 @@ from kvreg.cli.asked import require_known
 from kvreg.cli.input_file import NamedPath
 from kvreg.cli.once import Group
 from kvreg.cli.output_file import OutputFile
-from kvreg.core import asking, environment, notices, resolve
-from kvreg.core.errors import UnknownDevice, UsageError, wrong
+from kvreg.core import asking, constraints, environment, notices, resolve
+from kvreg.core.errors import Refused, UnknownDevice, UsageError, wrong
 from kvreg.core.requests import Op
 
 if TYPE_CHECKING:
+    from kvreg.core.devices import Device
+    from kvreg.core.requests import Request
     from kvreg.core.tuned_files import Contents
+    from kvreg.core.variants import Variant
     from kvreg_tuning.stock import Fault
 
 FINDING = 4
@@ -87,7 +90,7 @@ def show(
     """Show the entry that serves a request, in full, and every other one with the reason why it does not.
 
     Where none does, it says what was looked for, which entries come nearest and what differs in each, and the command
-    that would tune it. Ends with 4 when no variant of an op has an entry.
+    that would tune it. Ends with 4 when no variant of an op has an entry, and with 3 for a head size that none takes.
     """
     from kvreg.cli import tuned_documents, tuned_view
     from kvreg_tuning.serving import served
@@ -104,6 +107,9 @@ def show(
     stock = Stock.open()
     _warn(stock.faults)
     ops = [Op(op)] if op is not None else list(Op)
+    _require_head_size(
+        request, found.device, [each for one in ops for each in stock.variants(found.device, wanted, one)]
+    )
     answers = [
         each
         for one in ops
@@ -214,6 +220,16 @@ def _read(path: Path) -> Contents:
     for fault in contents.faults:
         notices.warn(fault)
     return contents
+
+
+def _require_head_size(request: Request, device: Device, variants: Sequence[Variant]) -> None:
+    """Raise Refused, as select does, for a head size that no variant takes: nothing could tune it."""
+    reasons = [
+        [reason for reason in constraints.failed(each, request, device) if reason.code == "head_size"]
+        for each in variants
+    ]
+    if reasons and all(reasons):
+        raise Refused(f"{request.mode} on {device.key}: {reasons[0][0]}")
 
 
 def _of_one_device(paths: Sequence[Path], contents: Sequence[Contents], verb: str) -> str:

@@ -186,6 +186,20 @@ def test_a_miss_says_what_was_looked_for_what_is_near_and_what_would_tune_it(kvr
     }
 
 
+@pytest.mark.parametrize("size", ["20", "1000000000"])
+def test_a_head_size_that_no_variant_takes_is_refused_in_the_words_of_select(kvreg, tune, size):
+    tune("h200", {})
+    words = ("--device", "h200", "--mode", INT4, "--head-size", size)
+
+    shown, selected = kvreg("tuned", "show", *words), kvreg("select", *words)
+
+    assert (shown.code, shown.out, selected.code) == (3, "", 3)
+    refused = selected.out.splitlines()[0]
+    assert refused.startswith(f"refused: {INT4} on h200: head_size: required a multiple of 8 from 32 to 512")
+    assert shown.err.startswith(f"kvreg: {refused.removeprefix('refused: ')}")
+    assert shown.err.count("\n") == 1
+
+
 # --- check ---
 
 
