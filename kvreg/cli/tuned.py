@@ -191,15 +191,22 @@ def merge(sources: tuple[Path, ...], into: Path, dry_run: bool, as_json: bool) -
 
     Of two entries for one thing stays, by the first rule that tells them apart: the one of the kernel that is
     installed, the measured one, the faster one (against the default of its own run, else by its time), the newer one,
-    the one that --into had. Ends with 4 when something in a file could not be read; the rest is merged.
+    the one that --into had. Ends with 4 when something in a file could not be read; the rest is merged. A broken tuned
+    file at --into is kept under another name; a file of another kind there ends with 2.
     """
     from kvreg.cli import tuned_documents, tuned_view
+    from kvreg.core.tuned_salvage import looks_tuned
     from kvreg_tuning.differences import by_merit, fold
     from kvreg_tuning.stock import Stock
     from kvreg_tuning.store import merge as write
 
     contents = [_read(path) for path in sources]
     device = _of_one_device(sources, contents, "merge")
+    if into.is_file() and not looks_tuned(into):  # a mistyped name: a broken tuned file alone is set aside
+        remedy = "name another, or move that one away"
+        raise UsageError(
+            wrong(f"--into {into}", required="a tuned file or a new name", found="another file", remedy=remedy)
+        )
     stock = Stock.open()
     card = stock.device(device)
     judge = by_merit(lambda variant: stock.kernel_hash(card, variant) if card is not None else None)

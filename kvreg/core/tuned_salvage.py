@@ -15,6 +15,9 @@ from kvreg.core.errors import BadFile
 from kvreg.core.input_files import no_file
 
 _ENTRIES = re.compile(r"^entries:\s*$")
+_WORD = re.compile(r"^[^\w\s]*(schema|device|entries):", re.MULTILINE)
+FRAME = frozenset(("schema", "device", "environment", "entries"))
+"""The words around the entries."""
 _KEY = re.compile(r"^[a-z_]+:")
 _ITEM = re.compile(r"^(?P<indent> *)- ")
 
@@ -34,6 +37,22 @@ def salvage(path: Path) -> dict[str, Any] | None:
     frame = _frame([*lines[:start], *rest[end:]])
     entries = [read for item in _items(rest[:end]) for read in _read(item)]
     return {"schema": 1, **frame, "entries": entries} if entries and "device" in frame else None
+
+
+def looks_tuned(path: Path) -> bool:
+    """Whether a file has the words of a tuned one, however damaged; where nothing can be read, nothing says no.
+
+    An empty file is one that was cut off early.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except OSError:
+        return True
+    try:
+        read = yaml_files.parse(text)
+    except BadFile:
+        return _WORD.search(text) is not None
+    return read is None or (isinstance(read, dict) and ("entries" in read or read.keys() <= FRAME))
 
 
 def _frame(lines: list[str]) -> dict[str, Any]:

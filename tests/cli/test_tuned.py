@@ -361,6 +361,41 @@ def test_merge_refuses_two_devices(kvreg, tune):
     assert answer.err == f"kvreg: {other}: required entries of h200, found h100; merge each device by itself\n"
 
 
+NO_TUNED_FILE = {
+    "notes.txt": "milk, eggs\n",
+    "list.yaml": "- schema\n- entries\n",
+    "workload.yaml": "schema: 1\nname: nightly\nwrite: [t32]\n",
+    "program.py": "schema = {\n",
+}
+
+
+@pytest.mark.parametrize("name", NO_TUNED_FILE)
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["wet", "dry"])
+def test_merge_into_a_file_that_is_no_tuned_one_is_refused_and_the_file_stays(kvreg, tune, tmp_path, name, dry):
+    into = tmp_path / name
+    into.write_text(NO_TUNED_FILE[name])
+
+    answer = kvreg("tuned", "merge", str(tune("h200", {})), "--into", str(into), *dry)
+
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert f"--into {into}: required a tuned file or a new name, found another file" in answer.err
+    assert [each.name for each in tmp_path.glob(f"*{name}*")] == [name]
+    assert into.read_text() == NO_TUNED_FILE[name]
+
+
+@pytest.mark.parametrize("length", [0, 20, 60, -10])
+def test_merge_into_a_tuned_file_that_was_cut_off_sets_it_aside(kvreg, tune, tmp_path, length):
+    source = tune("h200", {})
+    into = tmp_path / "h200.yaml"
+    into.write_text(source.read_text()[:length])
+
+    answer = kvreg("tuned", "merge", str(source), "--into", str(into))
+
+    assert answer.code == 4
+    assert len(list(tmp_path.glob("h200.yaml.broken-*"))) == 1
+    assert len(yaml.safe_load(into.read_text())["entries"]) == 1
+
+
 def test_merge_of_a_damaged_file_takes_what_is_good_and_ends_with_4(kvreg, tune, home):
     source = tune("h200", {}, {"bucket": "b1-c256"})
     source.write_text(source.read_text()[:-10])
