@@ -91,7 +91,7 @@ class Asked:
 @click.option("--model", type=NamedPath(file_okay=False, exists=True, path_type=Path), help=MODEL)
 @click.option("--effort", "level", type=click.Choice(LEVELS), default="normal", show_default=True, help=EFFORT)
 @click.option("--search", type=click.Choice(SEARCHES), help=SEARCH)
-@click.option("--budget", help="Time after which no further trial begins: 90s, 10m, 1.5h.")
+@click.option("--budget", help="Time after which no further trial begins: 90s, 10m, 1.5h; a bare number is seconds.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the search.")
 @click.option("--repeat-races", "repeats", type=click.IntRange(1), default=1, show_default=True, help=REPEATS)
 @click.option("--write", "target", type=click.Choice(["overlay", "repo"]), default="overlay", show_default=True,

@@ -165,7 +165,11 @@ def test_no_improvement_ends_with_7_only_when_it_is_asked_for(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("--device", "cpu", "--budget", "soon"), 2, "--budget: required a time such as 90s, 10m or 1.5h"),
+        (
+            ("--device", "cpu", "--budget", "soon"),
+            2,
+            "--budget: required a time such as 90s, 10m, 1.5h or 90 (seconds)",
+        ),
         (("--device", "nosuch"), 2, "nosuch"),
         (("--device", "cpu", "--workload", "chatt"), 2, "chat"),
         (("--device", "cpu", "--variant", "torch-none-writ@1"), 2, "torch-none-write@1"),

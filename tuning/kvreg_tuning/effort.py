@@ -64,6 +64,11 @@ def seconds(text: str) -> float:
     value = float(match[1]) * _UNITS[match[2] or "s"] if match else 0.0
     if value <= 0:
         raise UsageError(
-            wrong("--budget", required="a time such as 90s, 10m or 1.5h", found=repr(text), remedy="name one")
+            wrong(
+                "--budget",
+                required="a time such as 90s, 10m, 1.5h or 90 (seconds)",
+                found=repr(text),
+                remedy="name one",
+            )
         )
     return value
