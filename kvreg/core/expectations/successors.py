@@ -89,10 +89,12 @@ class Successors:
         if not ranked:
             rare = min((self._by_word[word] for word in words if word in self._by_word), key=len, default=[])
             ranked = _ranked(words, rare, _base_words)
-        return tuple(self._shown(base) for base in ranked)
+        return tuple(self._shown(base, pattern.tail) for base in ranked)
 
-    def _shown(self, base: str) -> str:
-        """Return the one id of a test, or the pattern for all of its cases."""
+    def _shown(self, base: str, tail: str) -> str:
+        """Return a test with the dead one's parameters where it has them, else its one id, else all of its cases."""
+        if tail and self._index.hits(Pattern(base + tail)):
+            return base + tail
         tails = self._index.tests[base]
         return base + escaped(tails[0]) if len(tails) == 1 else base + ANY_TAIL
 

@@ -93,6 +93,23 @@ def test_a_successor_is_sure_only_where_no_other_id_can_have_come_from_the_dead_
         assert set(near.live) & {*live, "a.py::t[*]", "x/b.py::C::t[*]"}
 
 
+@pytest.mark.parametrize(
+    ("dead", "proposed"),
+    [
+        ("a.py::test_atn[4-16]", ["a.py::test_attn[4-16]"]),
+        ("a.py::C::test_attend_rwos[4-16]", ["a.py::C::test_attend_rows[4-16]"]),
+        ("a.py::test_atn[4-1?]", ["a.py::test_attn[4-1?]"]),
+        ("a.py::test_atn[5-16]", ["a.py::test_attn[*]"]),
+        ("a.py::test_atn", ["a.py::test_attn[*]"]),
+    ],
+)
+def test_a_misspelt_name_is_offered_with_the_parameters_that_it_has(dead, proposed):
+    live = ["a.py::test_attn[4-16]", "a.py::test_attn[4-32]", "a.py::C::test_attend_rows[4-16]"]
+    live.append("a.py::C::test_attend_rows[8-16]")
+
+    assert list(Successors(IdIndex(live)).of(Pattern(dead)).live)[:1] == proposed
+
+
 def test_five_thousand_entries_are_checked_against_fifty_thousand_ids_in_three_seconds(tmp_path):
     """Processor time of reading, checking and proposing; one test has a tenth of all ids, one entry in ten is dead."""
     chance = random.Random(0)
