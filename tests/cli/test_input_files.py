@@ -26,7 +26,6 @@ EMPTY = (
     ("'--simulate'", ("tune", "--simulate", "")),
     ("'RECORDING'", ("tune", "regret", "")),
     ("'--peer'", ("bench", "--peer", "")),
-    ("'--journal'", ("validate", "--device", "cpu", "--journal", "")),
     ("'FIRST'", ("tuned", "diff", "", "x.yaml")),
     ("'FILE...'", ("tuned", "merge", "--into", "x.yaml", "")),
     ("'--folder'", ("toolchain", "install", "xpu", "--folder", "")),

@@ -371,7 +371,8 @@ def test_a_relative_home_in_a_folder_that_is_gone_is_named(words: str, code: int
 
     assert found.returncode == code
     assert (found.stderr if code == 2 else found.stdout).count(told) == 1
-    assert found.stderr.count("\n") == 1  # of doctor the warning that no index can be kept
+    # Of doctor in a checkout the warning that no index can be kept; a wheel has one.
+    assert found.stderr.count("\n") == 1 or (found.stderr, code) == ("", 4)
 
 
 @pytest.mark.parametrize("words", ["ci matrix", "toolchain install xpu --folder rel", "deselections unskip"])

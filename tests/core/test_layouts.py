@@ -50,14 +50,15 @@ def test_planar_2_has_the_tokens_of_v_adjacent_and_the_bytes_of_a_row_a_page_apa
 def test_planar_2_is_for_int4_alone(mode):
     assert str(TOKEN_MINOR) not in known(mode)
 
-    with pytest.raises(UsageError, match=rf"layout planar\.2 of {mode}: required one of planar\.1, inline\.1"):
+    with pytest.raises(UsageError, match=rf"layout of {mode}: required one of planar\.1, inline\.1, found planar\.2;"):
         strides(TOKEN_MINOR, mode, 96, 2, 16)
 
 
 @pytest.mark.parametrize("layout", ["planar.3", "inline.2", "tiled.1"])
 def test_a_revision_that_nobody_drew_is_refused_by_every_mode(layout):
     for mode in Mode:
-        with pytest.raises(UsageError, match=f"layout {layout} of {mode}: required one of {', '.join(known(mode))}"):
+        required = f"layout of {mode}: required one of {', '.join(known(mode))}, found {layout};"
+        with pytest.raises(UsageError, match=required):
             strides(LayoutId.parse(layout), mode, 96, 2, 16)
 
 
