@@ -58,9 +58,9 @@ class Fault:
     remedy: str | None
     """What to write instead of a key that is not known; None elsewhere."""
 
-    def where(self, whole: str = "the file") -> str:
-        """Return the place as one word, `whole` where it is all of the document."""
-        return ".".join(part if part.isprintable() else repr(part) for part in map(str, self.place)) or whole
+    def where(self) -> str:
+        """Return the place as one word."""
+        return ".".join(part if part.isprintable() else repr(part) for part in map(str, self.place)) or "the file"
 
 
 def first(error: ValidationError, keys_at: Callable[[Place], Sequence[str]] | None = None) -> Fault:

@@ -204,9 +204,8 @@ def _in_place_of_a_frame(loaded: object, error: ValidationError) -> str:
 
 def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    if first["type"] == "model_type":  # pydantic names the class there, which nobody who reads a file knows
-        return f"required a mapping, found {first['input']!r:.80}"
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     fault = schema_faults.first(error)
-    return f"{fault.where('file')}: required {fault.required}, found {fault.found}"
+    told = f"required {fault.required}, found {fault.found}"
+    return f"{fault.where()}: {told}" if fault.place else told

@@ -91,10 +91,7 @@ def attend(
     Raises FeatureNotSelected, WrongCache, WrongShape, WrongDtype, WrongDevice or CallError before any launch.
     """
     asked = None
-    read = {
-        "page_table": page_table, "seq_lens": seq_lens, "cu_q": cu_q, "causal": causal, "sinks": sinks, "alibi": alibi,
-        "prefix_ranges": prefix_ranges,
-    }  # fmt: skip
+    read = (page_table, seq_lens, cu_q, causal, sinks, alibi, prefix_ranges)
     if not torch.compiler.is_compiling():
         asked = call_facts.of_attend(
             q, cache, page_table, seq_lens, cu_q, plan, out, scale, causal, window, softcap, sinks, alibi,

@@ -128,11 +128,7 @@ def _attend(
 ) -> None:
     """Attend; `causal_each`, where given, stands in the place of `causal`."""
     # Where tensors lie is known here at the earliest: while a compiler traces, they have no addresses.
-    read = {
-        "page_table": page_table, "seq_lens": seq_lens, "cu_q": cu_q, "causal": causal_each, "sinks": sinks,
-        "alibi": alibi, "prefix_ranges": prefix_ranges,
-    }  # fmt: skip
-    require_own_memory(out, q, buffer, read)
+    require_own_memory(out, q, buffer, (page_table, seq_lens, cu_q, causal_each, sinks, alibi, prefix_ranges))
     geometry = parse(spec)
     split = split_for(geometry.kind, q, seq_lens.shape[0], SplitPlan(splits, chunk, partial_out, partial_lse, shares))
     view = geometry.view(buffer, tensor_scales)

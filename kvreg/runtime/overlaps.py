@@ -5,20 +5,21 @@ Judged by addresses and strides, which the host sees without waiting.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import torch
 
 from kvreg.core.errors import CallError, wrong
 
+READ = ("page_table", "seq_lens", "cu_q", "causal", "sinks", "alibi", "prefix_ranges")
+"""What attention reads beside `q` and the cache, as far as it is given as a tensor."""
 
-def require_own_memory(
-    out: torch.Tensor, q: torch.Tensor, buffer: torch.Tensor, read: Mapping[str, object] | None = None
-) -> None:
+
+def require_own_memory(out: torch.Tensor, q: torch.Tensor, buffer: torch.Tensor, read: Sequence[object] = ()) -> None:
     """Raise CallError when elements of `out`, (rows, heads, d), share bytes with each other or what the call reads.
 
-    `q`: (rows, heads, d); `buffer`: the cache's bytes, taken as one piece; `read`: what else is read by name, of which
-    only tensors count. Rows of `out` and `q` may lie side by side in the rows of one larger tensor.
+    `q`: (rows, heads, d); `buffer`: the cache's bytes, taken as one piece; `read`: the arguments of READ, tensors or
+    not. Rows of `out` and `q` may lie side by side in the rows of one larger tensor.
     """
     if out.numel() == 0:
         return
@@ -31,7 +32,7 @@ def require_own_memory(
     first, last = _bytes(q)
     if begin < last and first < end and q.numel() and not _side_by_side(out, q):
         raise _wrong("none of q's bytes", "some of them")
-    for name, other in (read or {}).items():
+    for name, other in zip(READ, read, strict=False):
         # Mostly it lies behind, or ends before: the end is asked for last, since this runs in each eager call.
         if isinstance(other, torch.Tensor) and other.data_ptr() < end and begin < _bytes(other)[1] and other.numel():
             raise _wrong(f"none of {name}'s bytes", "some of them")
