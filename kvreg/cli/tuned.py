@@ -189,10 +189,10 @@ def diff(first: Path, second: Path, as_json: bool) -> int:
 def merge(sources: tuple[Path, ...], into: Path, dry_run: bool, as_json: bool) -> int:
     """Take the entries of tuned files of one device into another file of it.
 
-    Of two entries for one thing stays, by the first rule that tells them apart: the one of the kernel that is
-    installed, the measured one, the faster one (against the default of its own run, else by its time), the newer one,
-    the one that --into had. Ends with 4 when something in a file could not be read; the rest is merged. A broken tuned
-    file at --into is kept under another name; a file of another kind there ends with 2.
+    Of two entries for one thing stays, by the first rule that tells them apart: the one that can be launched, the one
+    of the kernel that is installed, the measured one, the faster one (against the default of its own run, else by its
+    time), the newer one, the one that --into had. Ends with 4 when something in a file could not be read; the rest is
+    merged. A broken tuned file at --into is kept under another name; a file of another kind there ends with 2.
     """
     from kvreg.cli import tuned_documents, tuned_view
     from kvreg.core.tuned_salvage import looks_tuned
@@ -209,7 +209,10 @@ def merge(sources: tuple[Path, ...], into: Path, dry_run: bool, as_json: bool) -
         )
     stock = Stock.open()
     card = stock.device(device)
-    judge = by_merit(lambda variant: stock.kernel_hash(card, variant) if card is not None else None)
+    judge = by_merit(
+        lambda variant: stock.kernel_hash(card, variant) if card is not None else None,
+        lambda entry: stock.fault(card, entry) if card is not None else None,
+    )
     entries = fold([each.entries for each in contents], judge)
     report = write(into, device, contents[0].environment, entries, judge=judge, dry_run=dry_run)
     if as_json:

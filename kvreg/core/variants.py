@@ -57,6 +57,10 @@ class Constraints:
     needs_fp8: str | None = None
     """fp8 type that Triton must know on the arch (e4m3fn, e4m3fnuz); `e4m3` is the one that the arch's caches hold."""
 
+    def takes_head_size(self, size: int) -> bool:
+        """Return whether heads of `size` channels are among those that it serves."""
+        return self.head_min <= size <= self.head_max and (size - self.head_min) % self.head_step == 0
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:

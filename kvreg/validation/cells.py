@@ -240,7 +240,7 @@ def work_list(variants: Sequence[Variant], head_sizes: Sequence[int], profile: P
 
 def _of_variant(variant: Variant, head_size: int, profile: Profile) -> Iterator[Cell]:
     limits = variant.constraints
-    if not limits.head_min <= head_size <= limits.head_max or head_size % limits.head_step:
+    if not limits.takes_head_size(head_size):
         return
     named = (str(default(variant.mode)),) if profile.default_layout_only else known(variant.mode)
     layouts = [name for name in named if name in limits.layouts]

@@ -138,6 +138,29 @@ def test_an_empty_list_names_the_nearest_entries_and_what_differs(kvreg, tune):
     assert answer.document["command"] == "kvreg tune --device h200 --head-size 96"
 
 
+def test_an_empty_list_names_the_nearest_head_sizes_first(kvreg, tune):
+    tune("h200", {"head_size": 64}, {"head_size": 80}, {"head_size": 128}, {"head_size": 256})
+
+    answer = kvreg("tuned", "list", "--head-size", "120", "--json")
+
+    assert [each["differing"] for each in answer.document["nearest"]] == [
+        ["head_size 128"],
+        ["head_size 80"],
+        ["head_size 64"],
+    ]
+
+
+def test_of_a_head_size_that_nothing_serves_no_tuning_is_offered(kvreg, tune):
+    tune("h200", {})
+
+    answer = kvreg("tuned", "list", "--device", "h200", "--op", "decode", "--head-size", "20", "--json")
+
+    assert answer.document["command"] == "kvreg select --device h200 --head-size 20"
+    again = kvreg(*answer.document["command"].split()[1:])
+    assert again.code == 3
+    assert "the nearest are --head-size 32 and 40" in again.out + again.err
+
+
 # --- show ---
 
 
@@ -313,7 +336,7 @@ def test_diff_shows_what_changed_and_what_one_file_lacks(kvreg, tune):
 
 def test_merge_takes_the_better_of_each_and_a_dry_run_only_says_so(kvreg, tune, home):
     into = tune("h200", {}, {"bucket": "b1-c256"})
-    faster = tune("h200", {"latency_us": 75.0, "config": {**CONFIG, "tile": 16}}, name="a.yaml")
+    faster = tune("h200", {"latency_us": 75.0, "config": {**CONFIG, "tile": 32}}, name="a.yaml")
     slower = tune("NVIDIA H200", {"bucket": "b1-c256", "latency_us": 99.0}, {"bucket": "b2-c256"}, name="b.yaml")
     before = into.read_text()
     words = ("tuned", "merge", str(faster), str(slower), "--into", str(into), "--json")
@@ -331,6 +354,17 @@ def test_merge_takes_the_better_of_each_and_a_dry_run_only_says_so(kvreg, tune, 
         "b2-c256": ("added", ""),
     }
     assert [each["latency_us"] for each in yaml.safe_load(into.read_text())["entries"]] == [80.0, 80.0, 75.0]
+
+
+def test_merge_keeps_what_can_be_launched_whatever_the_times(kvreg, tune):
+    into = tune("h200", {})
+    other = tune("h200", {"latency_us": 75.0, "config": {**CONFIG, "tile": 16}}, name="a.yaml")
+
+    answer = kvreg("tuned", "merge", str(other), "--into", str(into), "--json")
+
+    (change,) = answer.document["changes"]
+    assert (change["fate"], change["why"]) == ("kept", "the one that can be launched")
+    assert yaml.safe_load(into.read_text())["entries"][0]["config"]["tile"] == 64
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])

@@ -11,10 +11,15 @@ INSTALLED = "a" * 64
 
 @pytest.fixture
 def judge():
-    return by_merit(lambda variant: INSTALLED if variant == "toy-int4-decode@1" else None)
+    return by_merit(
+        lambda variant: INSTALLED if variant == "toy-int4-decode@1" else None,
+        lambda entry: "has tile 0" if entry.config.get("tile") == 0 else None,
+    )
 
 
 RULES = [
+    ("the one that can be launched", {"config": {"tile": 0}, "latency_us": 1.0}, {"source": "estimated"}),
+    ("the one that can be launched", {"config": {"tile": 0}}, {"kernel_hash": "b" * 64}),
     ("of the kernel that is installed", {"kernel_hash": "b" * 64, "latency_us": 1.0}, {"source": "estimated"}),
     ("measured goes before estimated", {"source": "estimated", "latency_us": 1.0}, {}),
     ("the faster one", {"latency_us": 90.0, "date": "2026-12-01"}, {}),

@@ -2,11 +2,12 @@
 
 Where both have an entry of one key, the first rule that tells them apart decides:
 
-1. the hash of the kernel that is installed goes before another one, which is never used;
-2. `measured` goes before `estimated`;
-3. the faster one: time over the default's of the same run, else the time itself (`judging.better`);
-4. the newer date;
-5. the one that came first.
+1. launch parameters that the variant can be launched with go before others, which are never used;
+2. the hash of the kernel that is installed goes before another one, for the same reason;
+3. `measured` goes before `estimated`;
+4. the faster one: time over the default's of the same run, else the time itself (`judging.better`);
+5. the newer date;
+6. the one that came first.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from kvreg_tuning.judging import Change, Judge, better
 Side = Literal["first", "second", "both"]
 KernelHash = Callable[[str], str | None]
 """From a variant to the hash of its kernel that is installed; None where there is none."""
+Fault = Callable[[EntryRecord], str | None]
+"""From an entry to why it cannot be launched; None where nothing tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,14 @@ def pairs(first: Sequence[EntryRecord], second: Sequence[EntryRecord]) -> tuple[
     return tuple(pair for pair in found if pair.side != "both" or pair.differing)
 
 
-def by_merit(installed: KernelHash) -> Judge:
+def by_merit(installed: KernelHash, fault: Fault) -> Judge:
     """Return the judge that decides by the module's rules."""
 
     def judge(old: EntryRecord, new: EntryRecord) -> Change:
         if old == new:
             return Change("kept", old, new, "equal in both")
+        if (fault(old) is None) is not (fault(new) is None):
+            return _take(old, new, fault(new) is None, "the one that can be launched")
         current = installed(old.variant)
         if current in (old.kernel_hash, new.kernel_hash) and old.kernel_hash != new.kernel_hash:
             return _take(old, new, new.kernel_hash == current, "of the kernel that is installed")

@@ -126,6 +126,13 @@ class Stock:
         found = self._variants.get((device.platform, variant))
         return self._hashes_of(found[0]).get(variant) if found is not None else None
 
+    def fault(self, device: Device, entry: EntryRecord) -> str | None:
+        """Return why an entry's variant cannot be launched with what it holds; None where nothing tells."""
+        found = self._variants.get((device.platform, entry.variant))
+        if found is None:
+            return None
+        return Launchable(*found, device, request_of(entry, device)).fault(entry.config)
+
     def judge(self, place: Place, entry: EntryRecord) -> Item:
         """Return what select makes of an entry on the device that its file belongs to."""
         device, flat = self.device(place.device), Entry.of(index_records([entry])[0])

@@ -41,7 +41,7 @@ def require_possible(options: Options) -> None:
     """Raise UsageError for a head size and for a workload that are wrong on every machine."""
     any_variant = Constraints()
     for size in options.head_sizes:
-        if not any_variant.head_min <= size <= any_variant.head_max or size % any_variant.head_step:
+        if not any_variant.takes_head_size(size):
             raise _wrong_head_size(size)
     tunable.shapes(options)
 
