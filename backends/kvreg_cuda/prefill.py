@@ -3,10 +3,11 @@
 One kernel for all modes, since what is laid out are values, of int4 in their rotated form: q is rotated before and the
 result rotated back. Blocks of the latest queries, which see most keys, begin first, so that none ends late.
 
-    score = (q / 2**a . k_rows[t]) * 2**a * scale * log2(e) * (unit_k, or s_k[t] of int4)
+    score = (q / a . k_rows[t]) * a * scale * log2(e) * (unit_k, or s_k[t] of int4)
     out   = sum_t exp2(score - maximum + LIFT) * v_rows[t] / total * unit_v
 
-Packed modes meet k_rows in fp16, under a power of two a row that leaves q's largest magnitude between 1 and 2; bf16
+Packed modes meet k_rows in fp16, under a factor a row that brings q's largest magnitude between 1 and 2: a power of
+two, which is exact, but of int4, whose rotated q fp16 rounds anyway, the one that makes that rounding least. bf16
 keeps its own range and needs none. Weights pass through the type of v_rows: LIFT moves fp16's least weights, which
 have few bits, from 2**-14 to 2**-22 of the largest.
 """
@@ -26,6 +27,11 @@ from kvreg_triton.scales import exponents
 LIFT = tl.constexpr(8.0)
 """Powers of two that fp16 has left above a weight of 1 (2**15), less 7 for what float32 loses of scores up to 1e8."""
 
+FINEST = tl.constexpr(2 - 2**-10)
+"""Largest fp16 below 2: where the steps of [1, 2) are the smallest share of a value."""
+LEAST = tl.constexpr(2.0**-100)
+"""Largest magnitudes below this count as it, which keeps FINEST / largest finite; their scores are 0 in float32."""
+
 
 @triton.jit
 def in_range(y, COMPUTE: tl.constexpr):
@@ -35,6 +41,13 @@ def in_range(y, COMPUTE: tl.constexpr):
     """
     power, inverse = exponents(tl.max(tl.abs(y), 1))
     return (y * inverse[:, None]).to(COMPUTE), tl.exp2(power)
+
+
+@triton.jit
+def as_fine_as_can_be(y, COMPUTE: tl.constexpr):
+    """Do what `in_range` does, for rows that COMPUTE rounds anyway, with largest magnitudes of FINEST."""
+    largest = tl.maximum(tl.max(tl.abs(y), 1), LEAST)
+    return (y * (1.0 / largest * FINEST)[:, None]).to(COMPUTE), largest * (1.0 / FINEST)
 
 
 @triton.jit
@@ -165,13 +178,13 @@ def attend(
         token = block_index + line // group
         line_q = q + (start_row + token).to(tl.int64) * q_row + (kv_head * group + line % group) * q_head
         x = load_lines(line_q, (line < block_q * group) & (token < q_len), HEAD, ROWS, WIDTH)
-        query, power = in_range(rotated(x, ROWS, WIDTH, BLOCK, LEVELS), COMPUTE)
+        query, factor = as_fine_as_can_be(rotated(x, ROWS, WIDTH, BLOCK, LEVELS), COMPUTE)
     elif RANGED:
-        query, power = in_range(load_query(from_q, mine, HEAD, WIDTH, tl.float32), COMPUTE)
+        query, factor = in_range(load_query(from_q, mine, HEAD, WIDTH, tl.float32), COMPUTE)
     else:
         query = load_query(from_q, mine, HEAD, WIDTH, COMPUTE)
     if RANGED:
-        row_scale *= power
+        row_scale *= factor
         lift = LIFT
     # A negative scale turns q round, which is exact: maxima of products then are maxima of scores.
     query = tl.where((row_scale < 0.0)[:, None], -query, query)
