@@ -262,7 +262,7 @@ def as_nobody(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     """Run a command that root's rights do not help."""
     # Root may read everything, so the process gives that up; what it imports then must be anybody's to read.
     code = (
-        "import os, sys\nimport kvreg.cli.tune, kvreg.cli.tuned, kvreg.core.registry\n"
+        "import difflib, os, sys\nimport kvreg.cli.tune, kvreg.cli.tuned, kvreg.core.registry\n"
         "import kvreg_tuning.planning, kvreg_tuning.stock, kvreg_tuning.store, kvreg_tuning.checking\n"
         "kvreg.core.registry.backends()\nfrom kvreg.cli.main import run\n"
         "os.geteuid() or os.seteuid(65534)\nrun(sys.argv[1:])"

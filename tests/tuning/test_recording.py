@@ -83,8 +83,12 @@ def test_a_replay_writes_simulated_entries_that_serve_nobody_else(
     assert refused.returncode == 2
     assert "SIMULATED" in refused.stderr
     asked = ("--device", "h200", "--mode", "int4_per_token_head", "--head-size", "128", "--json")
-    selected = command.run("select", *asked, home=home)
-    assert json.loads(selected.stdout)["results"][0]["ops"]["decode"]["config_source"] == "default"
+    here, elsewhere = (
+        json.loads(command.run("select", *asked, home=each).stdout)["results"][0]["ops"]
+        for each in (home, tmp_path / "other")
+    )
+    for op in here:
+        assert (here[op]["config"], here[op]["config_source"]) == (elsewhere[op]["config"], elsewhere[op]["config_source"])
 
 
 def test_a_home_of_real_results_takes_no_simulated_ones(
