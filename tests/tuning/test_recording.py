@@ -88,7 +88,10 @@ def test_a_replay_writes_simulated_entries_that_serve_nobody_else(
         for each in (home, tmp_path / "other")
     )
     for op in here:
-        assert (here[op]["config"], here[op]["config_source"]) == (elsewhere[op]["config"], elsewhere[op]["config_source"])
+        assert (here[op]["config"], here[op]["config_source"]) == (
+            elsewhere[op]["config"],
+            elsewhere[op]["config_source"],
+        )
 
 
 def test_a_home_of_real_results_takes_no_simulated_ones(
