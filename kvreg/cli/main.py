@@ -6,7 +6,6 @@ unexpected one is a line as well, and KVREG_LOG=debug adds the traceback.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import gc
 import importlib
@@ -250,10 +249,13 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _report(code: str, message: str, candidates: Sequence[str], as_json: bool) -> None:
-    with contextlib.suppress(OSError, OutputLost):  # the line below is then all that can be said
+    try:
         _answer(code, message, candidates, as_json)
-        return
-    print(f"kvreg: {notices.one_line(message)}", file=sys.stderr)
+    except (OSError, OutputLost):
+        # The line below is all that can be said. Some releases of Python hold back what was not taken and fail at the
+        # end of the process.
+        _give_up_stdout()
+        print(f"kvreg: {notices.one_line(message)}", file=sys.stderr)
 
 
 def _answer(code: str, message: str, candidates: Sequence[str], as_json: bool) -> None:
