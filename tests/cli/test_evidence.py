@@ -127,6 +127,7 @@ def test_sound_records_pass_the_strict_check(kvreg, record):
     assert checked(kvreg, "--strict") == (0, [])
 
 
+@pytest.mark.long
 def test_a_cross_build_without_the_numerics_that_it_names_is_no_sound_record(kvreg, record):
     basis = {"id": "interpreter-int4_per_token_head-d96-decode-00000000", "digest": "0" * 64}
     record(numerics="interpreter", build="cross", speed="none", timings=[], basis=basis)

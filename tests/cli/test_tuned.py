@@ -591,6 +591,7 @@ def test_explain_says_so_for_each_group_of_a_models_layers(kvreg, tune, tmp_path
     assert [note["code"] for note in group["results"][0]["notes"]].count("tuned_miss") == 3
 
 
+@pytest.mark.long
 def test_an_entry_of_another_triton_is_compiled_on_demand_to_see_whether_it_fits(kvreg, tune, cuda):
     pytest.importorskip("triton")
     (variant,) = [each for each in cuda.variants() if str(each.id) == "triton-none-decode@1"]

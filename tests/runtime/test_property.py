@@ -59,7 +59,7 @@ def test_plain_torch_gives_what_the_oracle_gives(case):
     assert judge(case, place_of("cpu")).failures == ()
 
 
-@drawn("interpreter", 20)
+@drawn("interpreter", 14)
 def test_triton_gives_what_plain_torch_and_the_oracle_give(case):
     pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 

@@ -107,7 +107,7 @@ def test_the_grid_of_unified_attention(mode, heads, head_size, sequences, select
     ids=["one", "two", "several rows"],
 )
 @pytest.mark.parametrize("features", [("causal",), ("causal", "multi_query_split")], ids="+".join)
-@pytest.mark.parametrize("mode", QUANTIZED)
+@pytest.mark.parametrize("mode", modes(Mode.INT8_PER_TOKEN_HEAD, Mode.INT4_PER_TOKEN_HEAD, among=QUANTIZED))
 def test_the_grid_of_per_token_head_attention(backend, mode, features, sequences, select):
     """test_triton_unified_attention_per_token_head_scale, with the cases that open pull requests add to it."""
     report = Filled(select, backend, mode, (4, 4), 128, sequences, features=features).judged()

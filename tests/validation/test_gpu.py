@@ -211,6 +211,7 @@ def test_a_python_without_what_it_needs_is_one_line_that_names_it_all(tmp_path: 
     assert not (tmp_path / "gpu-results").exists()
 
 
+@pytest.mark.long
 def test_the_tuner_s_stages_leave_winners_races_and_a_recorded_space_of_every_subject(tmp_path: Path) -> None:
     work = ("--workload", "bench")
     first = gpu(tmp_path, "--stages", "tune", *work, "--out", "first", "--work", "one")
