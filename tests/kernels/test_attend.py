@@ -48,9 +48,8 @@ def is_usual(op, mode, head_size):
     """int4 rotates every size in its own way; the others share a kernel, whose widths and rests the few sizes have."""
     if mode in FP8:
         return head_size == 96
-    return mode is Mode.INT4_PER_TOKEN_HEAD or head_size in (
-        (64, 72, 96) if op is Op.PREFILL else (40, 64, 72, 96, 504)
-    )
+    few = (64, 72, 96) if op is Op.PREFILL else (40, 64, 72, 96, 504)
+    return mode is Mode.INT4_PER_TOKEN_HEAD or head_size in few
 
 
 SIZES = (*zip(VALIDATED, (1, 4, 7, 8, 4, 1, 8, 7), strict=True), *((d, 5) for d in AWKWARD))
