@@ -17,7 +17,7 @@ from kvreg.cli.input_file import NamedPath
 from kvreg.cli.once import Group
 from kvreg.cli.output_file import OutputFile
 from kvreg.core import asking, constraints, environment, notices, resolve
-from kvreg.core.errors import Refused, UnknownDevice, UsageError, wrong
+from kvreg.core.errors import KvregError, Refused, UnknownDevice, UsageError, wrong
 from kvreg.core.requests import Op
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kvreg.core.requests import Request
     from kvreg.core.tuned_files import Contents
     from kvreg.core.variants import Variant
-    from kvreg_tuning.stock import Fault
+    from kvreg_tuning.stock import Fault, Stock
 
 FINDING = 4
 _OPS = click.Choice([op.value for op in Op])
@@ -208,6 +208,7 @@ def merge(sources: tuple[Path, ...], into: Path, dry_run: bool, as_json: bool) -
             wrong(f"--into {into}", required="a tuned file or a new name", found="another file", remedy=remedy)
         )
     stock = Stock.open()
+    _require_own_file(stock, into, device)
     card = stock.device(device)
     judge = by_merit(
         lambda variant: stock.kernel_hash(card, variant) if card is not None else None,
@@ -220,6 +221,26 @@ def merge(sources: tuple[Path, ...], into: Path, dry_run: bool, as_json: bool) -
     else:
         tuned_view.merged(report, dry_run)
     return FINDING if report.faults or any(each.faults for each in contents) else 0
+
+
+def _require_own_file(stock: Stock, into: Path, device: str) -> None:
+    """Raise UsageError for a target that holds another device's entries, or has the name of another device's file."""
+    from kvreg.core.tuned import file_name
+    from kvreg.core.tuned_files import read
+
+    found = device
+    try:
+        if into.is_file():
+            found = _key_of(read(into).device)
+    except KvregError:
+        found = device  # a broken one is set aside
+    named = next((each.key for each in stock.index.devices() if into.name == file_name(each.key)), device)
+    other = found if found != device else named
+    if other != device:
+        remedy = f"merge each device by itself, {device} into {file_name(device)}"
+        raise UsageError(
+            wrong(f"--into {into}", required=f"a file of {device}", found=f"that of {other}", remedy=remedy)
+        )
 
 
 def _read(path: Path) -> Contents:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvreg.cli import render
+from kvreg.core.buckets import Bucket
 from kvreg.core.devices import Resolution
+from kvreg.core.layouts import default
 from kvreg.core.requests import Op, Request
 from kvreg.core.tuned_files import EntryRecord
 from kvreg.core.tuned_misses import Miss
@@ -46,9 +48,7 @@ def listing(stock: Stock, asked: Filter) -> None:
         ],
     )
     render.line()
-    first = items[0]
-    shape = f"--mode {first.entry.mode} --head-size {first.entry.head_size}"
-    render.line(f"kvreg tuned show --device {first.place.device} {shape}")
+    render.line(_show(next((item for item in items if item.state in ("current", "other versions")), items[0])))
 
 
 def shown(found: Resolution, request: Request, answers: Sequence[Served]) -> None:
@@ -188,3 +188,21 @@ def _times(entry: EntryRecord) -> str:
 def _improvement(entry: EntryRecord) -> str:
     tie = ", a tie with another finalist" if entry.tie else ""
     return f", {entry.improvement:.1%} under the default{tie}" if entry.improvement is not None else tie
+
+
+def _show(item: Item) -> str:
+    """Return the command that shows an entry in full: `kvreg tuned show` of a request that it answers."""
+    entry, work = item.entry, Bucket.parse(item.entry.bucket)
+    plain = Request(device=item.place.device, mode=entry.mode, head_size=entry.head_size)
+    options: dict[str, object] = {
+        "device": plain.device, "mode": entry.mode, "head-size": entry.head_size, "op": entry.op,
+        "variant": entry.variant, "batch": work.batch,
+    }  # fmt: skip
+    if entry.op != Op.WRITE:
+        options |= {"context": work.context, "q-heads": entry.group * plain.kv_heads, "kv-heads": plain.kv_heads}
+    usual = {"page": plain.page, "dtype": plain.dtype, "layout": str(default(entry.mode))}
+    options |= {name: getattr(entry, name) for name, value in usual.items() if getattr(entry, name) != value}
+    words = [f"--{name} {value}" for name, value in options.items()]
+    if tuple(entry.features) != plain.features:
+        words += [f"--feature {word}" for word in entry.features]
+    return " ".join(["kvreg tuned show", *words])

@@ -167,6 +167,33 @@ def test_of_a_head_size_that_nothing_serves_no_tuning_is_offered(kvreg, tune):
     assert "the nearest are --head-size 32 and 40" in again.out + again.err
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"page": 32, "dtype": "fp16", "group": 1, "features": ["causal", "window"], "bucket": "b1-c4096"},
+        {"layout": "inline.1"},
+        {
+            "variant": "triton-int4-write@1",
+            "op": "write",
+            "group": 1,
+            "bucket": "t64",
+            "config": {"rows": 4, "num_warps": 1, "num_stages": 1},
+        },
+    ],
+    ids=["usual", "unusual", "another layout", "a write"],
+)
+def test_the_list_ends_with_the_command_that_shows_an_entry(kvreg, tune, hashes, changed):
+    tune("h200", {**changed, "kernel_hash": hashes[changed.get("variant", DECODE)]})
+
+    words = kvreg("tuned", "list").out.splitlines()[-1].split()
+    shown = kvreg(*words[1:])
+
+    assert words[:3] == ["kvreg", "tuned", "show"]
+    assert (shown.code, shown.err) == (0, "")
+    assert "80 (default 100)" in shown.out
+
+
 # --- show ---
 
 
@@ -315,6 +342,27 @@ def test_an_entry_of_other_versions_is_a_finding_only_when_strict(kvreg, tune, t
     assert "was tuned with torch 9.9.8, here is 9.9.9; `kvreg tune --device cpu" in lenient.out
 
 
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"op": "prefill"}, f"says prefill of {INT4}, and {DECODE} is decode of {INT4}"),
+        ({"mode": "int8_per_token_head", "layout": "planar.1"}, f"and {DECODE} is decode of {INT4}"),
+        ({"head_size": 7}, "(head_size 7, not a multiple of 8 from 32 to 512)"),
+        ({"page": 7}, "(page 7, not a multiple of 16"),
+        ({"dtype": "fp32"}, "(dtype fp32, not bf16 or fp16)"),
+    ],
+)
+def test_check_finds_what_no_request_reaches(kvreg, tune, changed, why):
+    tune("h200", changed)
+
+    answer = kvreg("tuned", "check")
+
+    assert answer.code == 4
+    assert why in answer.out
+    assert "never used" in answer.out
+    assert "no variant" in kvreg("tuned", "list").out
+
+
 def test_check_of_sound_files_ends_with_0(kvreg, tune):
     tune("h200", {})
 
@@ -371,6 +419,20 @@ def test_merge_keeps_what_can_be_launched_whatever_the_times(kvreg, tune):
     (change,) = answer.document["changes"]
     assert (change["fate"], change["why"]) == ("kept", "the one that can be launched")
     assert yaml.safe_load(into.read_text())["entries"][0]["config"]["tile"] == 64
+
+
+@pytest.mark.parametrize("name", ["h100.yaml", "mi300x.yaml"], ids=["holds another's", "is named as another's"])
+def test_merge_takes_nothing_into_another_device_s_file(kvreg, tune, name):
+    source = tune("h200", {})
+    other = tune("h100", {}) if name == "h100.yaml" else source.with_name(name)
+    before = other.read_text() if other.exists() else None
+
+    answer = kvreg("tuned", "merge", str(source), "--into", str(other))
+
+    assert answer.code == 2
+    assert f"--into {other}: required a file of h200, found that of {name.removesuffix('.yaml')}" in answer.err
+    assert (other.read_text() if other.exists() else None) == before
+    assert sorted(path.name for path in source.parent.glob("*.broken-*")) == []
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])

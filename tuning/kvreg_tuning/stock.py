@@ -18,6 +18,7 @@ from typing import Literal
 from kvreg.core import notices
 from kvreg.core.backends import Backend
 from kvreg.core.buckets import Bucket
+from kvreg.core.constraints import failed
 from kvreg.core.devices import Device
 from kvreg.core.errors import BadFile, NewerFile, UnknownDevice
 from kvreg.core.index import Index
@@ -147,6 +148,8 @@ class Stock:
         if found is None:
             remark = Remark("tuned_variant", f"is of no variant that {device.platform} has now: never used")
             return Item(place, entry, flat, "no variant", (remark,))
+        if (why := _unreachable(found[1], entry, device)) is not None:
+            return Item(place, entry, flat, "no variant", (Remark("tuned_variant", why),))
         offered = Launchable(*found, device, request_of(entry, device))
         shelf = Shelf(str(place.path), device.key, place.overlay, (flat,))
         refused = refusal(flat, shelf, self._hashes_of(found[0]).get(entry.variant, ""), offered)
@@ -218,6 +221,17 @@ class Stock:
         if backend.name not in self._hashes:
             self._hashes[backend.name] = self.index.kernels(backend).hashes
         return self._hashes[backend.name]
+
+
+def _unreachable(variant: Variant, entry: EntryRecord, device: Device) -> str | None:
+    """Return why no request that the variant takes finds an entry of it; None where one does."""
+    if (variant.op, variant.mode) != (entry.op, entry.mode):
+        return f"says {entry.op} of {entry.mode}, and {variant.id} is {variant.op} of {variant.mode}: never used"
+    for reason in failed(variant, request_of(entry, device), device):
+        return (
+            f"is of what {variant.id} does not take ({reason.field} {reason.found}, not {reason.required}): never used"
+        )
+    return None
 
 
 def request_of(entry: EntryRecord, device: Device) -> Request:
