@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kvreg.core.buckets import Bucket, bucket
 from kvreg.core.devices import Device
 from kvreg.core.index import Index
+from kvreg.core.modes import Mode
 from kvreg.core.requests import Op, Request
 from kvreg.core.selections import Selection
 from kvreg.core.shelves import all_shelves
@@ -52,7 +53,7 @@ class Wanted:
             group=request.group,
             page=request.page,
             dtype=request.dtype,
-            layout=str(request.stored_layout),
+            layout=str(request.of(Mode(mode)).stored_layout),  # a request for every mode has each mode's own
             features=request.features,
             bucket=bucket(op, request.batch, request.context),
             kernel_hash=kernel_hash,

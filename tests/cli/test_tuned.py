@@ -626,6 +626,13 @@ def test_an_entry_too_big_for_the_card_is_rejected_once_and_the_next_that_fits_s
     assert answer.err.count("\n") == 1
 
 
+def test_explain_over_every_mode_looks_each_up_in_its_own_layout(kvreg, home):
+    out = kvreg("select", "--device", "h200", "--head-size", "96", "--explain").out
+
+    rows = [line for line in out.splitlines() if " on h200: head size 96" in line]
+    assert {("int4" in row.split()[1], "planar.2" in row) for row in rows} == {(True, True), (False, False)}
+
+
 def test_explain_says_what_no_entry_serves_and_what_differs_in_the_nearest(kvreg, tune):
     tune("h200", {"bucket": "b16-c8192"}, {"head_size": 128})
 

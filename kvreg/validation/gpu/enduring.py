@@ -51,7 +51,8 @@ def _checks(rig: Rig, place: Place, findings: dict[str, Finding]) -> int:
             findings[suite.title(tasks[index])] = Finding.of_json(known["value"])
         else:
             open_ones.append(index)
-    rig.session.stage("robust", len(tasks), len(findings))
+    shown = len(tasks) + (0 if rig.options.smoke else len(suite.OWN_WORKERS))
+    rig.session.stage("robust", shown, len(findings))
     workers = min(MOST_WORKERS, os.cpu_count() or 1)
     for number, outcome in rig.run.outcomes([tasks[i] for i in open_ones], workers):
         index = open_ones[number]
