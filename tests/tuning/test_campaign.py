@@ -177,6 +177,19 @@ def test_a_budget_is_shared_by_buckets(recorded: Recording, tmp_path: Path) -> N
     assert all(each.winner is not None for each in campaign.verdicts)
 
 
+def test_what_the_last_subject_leaves_over_serves_one_that_was_cut_off(recorded: Recording, tmp_path: Path) -> None:
+    wide, narrow = recorded.spaces
+    known, turned = replace(recorded, spaces=(wide,)), replace(recorded, spaces=(narrow, wide))
+    run(known, tmp_path, Compiling(known))  # so that it needs nothing of its share
+    runner = Compiling(turned)
+
+    campaign = run(turned, tmp_path, runner, budget_s=12.0)
+
+    assert len([line for line in runner.log if line.startswith("64 ") and "race" not in line]) == len(CONFIGS)
+    assert [(each.subject, each.cut_off) for each in campaign.verdicts if each.subject == NARROW] == [(NARROW, False)]
+    assert len(campaign.verdicts) == 4
+
+
 def test_races_are_repeated_behind_the_last_winner_and_no_longer_than_the_budget(
     recorded: Recording, tmp_path: Path
 ) -> None:

@@ -61,8 +61,9 @@ class Campaign:
         """Tune every space; `verdicts` and `merges` grow as they end.
 
         The kernels of all spaces that are tried as a whole are compiled first, by turns. What is left of the budget is
-        shared among the spaces by their buckets, so that what one leaves over serves the next; races are repeated once
-        every space has its winners, as far as it goes. Raises DeviceUnavailable when the device is lost.
+        shared among the spaces by their buckets, so that what one leaves over serves the next, and what the last ones
+        leave over those that were cut off before; races are repeated once every space has its winners, as far as it
+        goes. Raises DeviceUnavailable when the device is lost.
         """
         begun = self.runner.clock()
 
@@ -78,6 +79,7 @@ class Campaign:
                 share = max(LEAST_SHARE_S, left_s() * len(session.buckets) / open_ones)
                 session.budget_s = None if self.budget_s is None else share
                 self._tune(self.spaces[number], session)
+            self._go_on(sessions, left_s)
             self._race_again(sessions, left_s)
         except BaseException as error:
             self.journal.note("lost" if isinstance(error, DeviceUnavailable) else "interrupted", {"why": str(error)})
@@ -128,6 +130,20 @@ class Campaign:
             simulated = self.source == "simulated"
             judge = judge_of(space.launchable)
             self.merges.append(merge(path, self.device.key, environment, written, judge=judge, simulated=simulated))
+
+    def _go_on(self, sessions: list[Session], left_s: Callable[[], float]) -> None:
+        """Tune spaces whose share was too small once more, in what others left; their trials are in the journal."""
+        cut_off = {verdict.subject for verdict in self.verdicts if verdict.cut_off}
+        again = [number for number, space in enumerate(self.spaces) if space.subject in cut_off]
+        for place, number in enumerate(again):
+            share = left_s() / (len(again) - place)
+            if share < LEAST_SHARE_S:
+                return
+            space = self.spaces[number]
+            sessions[number] = self._session(space)
+            sessions[number].budget_s = share
+            self.verdicts = [verdict for verdict in self.verdicts if verdict.subject != space.subject]
+            self._tune(space, sessions[number])
 
     def _race_again(self, sessions: Sequence[Session], left_s: Callable[[], float]) -> None:
         for number in range(1, self.repeats):
