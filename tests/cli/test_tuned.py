@@ -630,7 +630,8 @@ def test_explain_over_every_mode_looks_each_up_in_its_own_layout(kvreg, home):
     out = kvreg("select", "--device", "h200", "--head-size", "96", "--explain").out
 
     rows = [line for line in out.splitlines() if " on h200: head size 96" in line]
-    assert {("int4" in row.split()[1], "planar.2" in row) for row in rows} == {(True, True), (False, False)}
+    found = {("int4" in row.split()[1], "bf16, planar.2, causal" in row) for row in rows}
+    assert found == {(True, True), (False, False)}
 
 
 def test_explain_says_what_no_entry_serves_and_what_differs_in_the_nearest(kvreg, tune):
