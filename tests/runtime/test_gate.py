@@ -66,7 +66,13 @@ def judge(cache, batch: Batch, attend_batch, **keywords):
             for mode in FAMILIES
             for layout in known(mode)
             for kind in KINDS
-            if kind == "mixed" or layout == str(default(mode))
+            if layout == str(default(mode))
+        ),
+        *(
+            scheduled("triton", mode, layout, "mixed")
+            for mode in FAMILIES
+            for layout in known(mode)
+            if layout != str(default(mode))  # in which the kernels' own tests cut contexts
         ),
         *(scheduled("triton", mode, "inline.1", "mixed") for mode in MODES if mode not in FAMILIES),
     ],

@@ -122,7 +122,9 @@ def again(record: Record, forms: set[str] | None = None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "form"), [("gfx942", "attend split, wide"), ("sm_86", "attend split")], ids=["gfx942", "sm_86"]
+    ("arch", "form"),
+    [pytest.param("gfx942", "attend split, wide", marks=pytest.mark.long), ("sm_86", "attend split")],
+    ids=["gfx942", "sm_86"],
 )
 def test_a_recorded_figure_is_what_the_compiler_says_again(arch, form) -> None:
     wanted = (arch, INT4, 128, "decode")

@@ -92,6 +92,7 @@ def test_a_cut_off_call_leaves_its_results_and_the_next_one_goes_on(tmp_path: Pa
     assert statuses(document)["traces"] == "ok"
 
 
+@pytest.mark.long
 def test_only_the_variant_that_is_named_is_judged(tmp_path: Path) -> None:
     done = gpu(tmp_path, "--only", "torch-none-decode", "--stages", "gate,traces")
 
