@@ -5,6 +5,7 @@ Every import of the tuner's store waits for its command: it reads YAML, and list
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -229,11 +230,9 @@ def _require_own_file(stock: Stock, into: Path, device: str) -> None:
     from kvreg.core.tuned_files import read
 
     found = device
-    try:
-        if into.is_file():
+    if into.is_file():
+        with contextlib.suppress(KvregError):  # a broken one is set aside
             found = _key_of(read(into).device)
-    except KvregError:
-        found = device  # a broken one is set aside
     named = next((each.key for each in stock.index.devices() if into.name == file_name(each.key)), device)
     other = found if found != device else named
     if other != device:
